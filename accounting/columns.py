@@ -1,0 +1,116 @@
+"""The history as columns: what the scorer reads. Filled by `accounting.store`, read by capability and attribution.
+
+Plain numpy arrays of equal length per table; indices are positions in the name tables. Times are epoch seconds (float64),
+memory MiB (float64), unknown values NaN or -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+ByteArray = NDArray[np.int8]
+BoolArray = NDArray[np.bool_]
+
+# outcome of an attempt (part B): SILENT says nothing and its hours don't count; SURVIVED has hours but says nothing of
+# failure (TIMEOUT, still running)
+SILENT, RIGHT, WRONG, SURVIVED = 0, 1, 2, 3
+
+# kinds of node events
+DOWN, DRAIN, REPAIRED, MARKED_BAD, MARKED_IGNORE, REPORTED = 0, 1, 2, 3, 4, 5
+# class of a reason after [events.reasons]
+REASON_UNKNOWN, REASON_HARDWARE, REASON_USER, REASON_PLANNED, REASON_REPAIRED = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """One row per task: one attempt of one job on one node.
+
+    node, attempt: index into Nodes and Attempts; start, end: epoch seconds, end ≥ start (running tasks end at as_of);
+    demand, capacity: MiB of the capacity resource on that node (NaN unknown); correct: +1, -1 or NaN (part A);
+    culprit: this node is known to have ended the attempt.
+    """
+
+    node: IntArray
+    attempt: IntArray
+    start: FloatArray
+    end: FloatArray
+    demand: FloatArray
+    capacity: FloatArray
+    correct: FloatArray
+    culprit: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """One row per attempt that ran: job (raw id), user and work (user and job name) as indices into `users`, `works`;
+    group: attempts that are one failure together (members of one array or het job) share a number; outcome: see above."""
+
+    job: NDArray[np.int64]
+    user: IntArray
+    work: IntArray
+    group: IntArray
+    outcome: ByteArray
+    users: list[str] = field(default_factory=list)
+    works: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """One row per node: name, GPU type and switch (indices into `gpu_types`, `switches`; -1 none), when it was there."""
+
+    names: list[str]
+    gpu_type: IntArray
+    switch: IntArray
+    first_seen: FloatArray
+    last_seen: FloatArray
+    gpu_types: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Events:
+    """One row per node event: node, kind, reason class (constants above), start and end (NaN: still open)."""
+
+    node: IntArray
+    kind: ByteArray
+    reason: ByteArray
+    start: FloatArray
+    end: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that one scoring run reads: a window of the history of one cluster."""
+
+    cluster: str
+    tasks: Tasks
+    attempts: Attempts
+    nodes: Nodes
+    events: Events
+    window_start: float = 0.0
+    as_of: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def empty_events() -> Events:
+    """No events."""
+    none: Any = np.zeros(0)
+    return Events(none.astype(np.int32), none.astype(np.int8), none.astype(np.int8), none, none)

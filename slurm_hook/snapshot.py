@@ -1,0 +1,245 @@
+"""The published files, which are the contract between the two halves.
+
+`scores.json` is written by the accounting half (`accounting.publish`) each night and at each collect, `live.json` by
+dispatch at each pass. Both are read by the submit path, which trusts them only when they and their folder belong to
+root or the service user, can't be written by others, and are regular files of bounded size.
+
+Times are epoch seconds, memory is MiB. Node data only: no user data is ever in these files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from .errors import SnapshotError
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+FORMAT = 1
+MAX_BYTES = 64 * 1024 * 1024
+SCORES_NAME = "scores.json"
+LIVE_NAME = "live.json"
+
+
+class NodeScore(Record):
+    """What the scorer says of one node, and the static facts that placement needs of it.
+
+    capability: None where the node has none of its own (it takes the median); relative: capability over the cluster's
+    median; reliability: heavy hours per node-caused failure; breakdown: P of the method; hazard: failures per heavy
+    hour; capacity: MiB of the capacity resource; suspect_until: epoch seconds, 0 if not suspect.
+    """
+
+    name: str
+    capability: float | None = None
+    relative: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reliability: float | None = None
+    breakdown: float | None = None
+    hazard: float | None = None
+    tasks: int = 0
+    lemon: bool = False
+    suspect_until: float = 0.0
+    capacity: float = 0.0
+    mem: int = 0
+    cpus: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    switch: str = ""
+
+
+class Scores(Record):
+    """scores.json. `settings` is the hook's part of the settings, flat by key; `cost_quantiles` are the percentiles
+    0, 5 … 100 of node-hours (nodes × limit) of the site's recent jobs, for the cost rank."""
+
+    id: str
+    cluster: str
+    created: float
+    as_of: float
+    method: str
+    settings: Mapping[str, Any]
+    nodes: Mapping[str, NodeScore]
+    cost_quantiles: tuple[float, ...] = ()
+
+    def age(self, now: float) -> float:
+        """Seconds since the scores were made."""
+        return max(0.0, now - self.created)
+
+
+class Reservation(Record):
+    """A reservation as placement needs it: its nodes are not used by a job that could overlap it."""
+
+    name: str
+    start: float
+    end: float
+    nodes: tuple[str, ...]
+
+
+class Live(Record):
+    """live.json: dispatch's heartbeat and what a submission would else have to ask slurmctld for.
+
+    partitions: name → {"nodes": folded list, "default": bool, "max_time": minutes or None, "state": str};
+    queue_head: highest priority of an eligible waiting job by partition; pools: (time, folded list) given lately.
+    """
+
+    cluster: str
+    created: float
+    reservations: tuple[Reservation, ...] = ()
+    partitions: Mapping[str, Any] = {}
+    topology: str = ""
+    queue_head: Mapping[str, Any] = {}
+    pools: tuple[tuple[float, str], ...] = ()
+
+    def age(self, now: float) -> float:
+        """Seconds since dispatch last wrote."""
+        return max(0.0, now - self.created)
+
+
+def scores_to_json(scores: Scores) -> dict[str, Any]:
+    """The JSON object of scores.json. Fields at their defaults are left out: 5,000 nodes stay small."""
+    data = scores._asdict()
+    data["nodes"] = {name: _sparse(node) for name, node in sorted(scores.nodes.items())}
+    data["settings"] = dict(scores.settings)
+    return {"format": FORMAT, **data}
+
+
+def scores_from_json(data: Any, source: str = SCORES_NAME) -> Scores:
+    """Scores from parsed JSON. Raises SnapshotError when it isn't what this version can use."""
+    _check_format(data, source)
+    try:
+        nodes = {str(name): _node(name, fields) for name, fields in data["nodes"].items()}
+        return Scores(
+            id=str(data["id"]), cluster=str(data["cluster"]), created=float(data["created"]), as_of=float(data["as_of"]),
+            method=str(data["method"]), settings=dict(data["settings"]), nodes=nodes,
+            cost_quantiles=tuple(float(x) for x in data.get("cost_quantiles", ())),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise SnapshotError(f"{source}: damaged ({type(err).__name__}: {err}); write it anew with `workhorse refresh`") from err
+
+
+def live_to_json(live: Live) -> dict[str, Any]:
+    """The JSON object of live.json."""
+    data = live._asdict()
+    data["reservations"] = [r._asdict() for r in live.reservations]
+    return {"format": FORMAT, **data}
+
+
+def live_from_json(data: Any, source: str = LIVE_NAME) -> Live:
+    """Live from parsed JSON. Raises SnapshotError when it isn't what this version can use."""
+    _check_format(data, source)
+    try:
+        reservations = tuple(
+            Reservation(str(r["name"]), float(r["start"]), float(r["end"]), tuple(r["nodes"])) for r in data["reservations"]
+        )
+        return Live(
+            cluster=str(data["cluster"]), created=float(data["created"]), reservations=reservations,
+            partitions=dict(data["partitions"]), topology=str(data.get("topology", "")),
+            queue_head=dict(data.get("queue_head", {})),
+            pools=tuple((float(t), str(n)) for t, n in data.get("pools", ())),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise SnapshotError(f"{source}: damaged ({type(err).__name__}: {err}); dispatch writes it anew at its next pass") from err
+
+
+def read_scores(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Scores:
+    """scores.json of a folder, after the trust checks. Raises SnapshotError."""
+    path = os.path.join(folder, SCORES_NAME)
+    return scores_from_json(_read_json(path, trusted_uids), path)
+
+
+def read_live(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Live:
+    """live.json of a folder, after the trust checks. Raises SnapshotError."""
+    path = os.path.join(folder, LIVE_NAME)
+    return live_from_json(_read_json(path, trusted_uids), path)
+
+
+def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o644) -> str:
+    """Write a published file whole or not at all: temporary file, fsync, rename, fsync of the folder. Returns its path.
+
+    Raises SnapshotError with the reason; the file that was there stays.
+    """
+    path, temporary = os.path.join(folder, name), os.path.join(folder, f".{name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(data, file, separators=(",", ":"))
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _fsync_folder(folder)
+    except OSError as err:
+        raise SnapshotError(f"{path}: can't be written ({err.strerror}); make {folder} a folder the service user may write") from err
+    return path
+
+
+def _fsync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
+    try:
+        # O_NONBLOCK: a FIFO in place of the file must not hold a submission up
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as err:
+        raise SnapshotError(f"{path}: can't be opened ({err.strerror})") from err
+    with os.fdopen(descriptor, "rb") as file:
+        _check_trust(path, os.fstat(file.fileno()), trusted_uids)
+        try:
+            return json.loads(file.read(MAX_BYTES + 1))
+        except (ValueError, RecursionError, OSError) as err:
+            raise SnapshotError(f"{path}: not valid JSON ({type(err).__name__})") from err
+
+
+def _check_trust(path: str, status: os.stat_result, trusted_uids: Iterable[int] | None) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise SnapshotError(f"{path}: not a regular file")
+    if status.st_size > MAX_BYTES:
+        raise SnapshotError(f"{path}: {status.st_size} bytes, over the limit of {MAX_BYTES}")
+    folder = os.path.dirname(path) or "."
+    trusted = {0} if trusted_uids is None else {0, *trusted_uids}
+    for name, found in ((path, status), (folder, os.stat(folder))):
+        if found.st_uid not in trusted:
+            raise SnapshotError(f"{name}: owned by uid {found.st_uid}, which is neither root nor the service user")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise SnapshotError(f"{name}: writable by others; run chmod go-w on it")
+
+
+def _check_format(data: Any, source: str) -> None:
+    if not isinstance(data, dict):
+        raise SnapshotError(f"{source}: not a JSON object")
+    if data.get("format") != FORMAT:
+        raise SnapshotError(f"{source}: format {data.get('format')!r}, this version reads {FORMAT}; update the older half")
+
+
+_DEFAULTS = NodeScore("")._asdict()
+
+
+def _sparse(node: NodeScore) -> dict[str, Any]:
+    return {k: v for k, v in node._asdict().items() if k != "name" and v != _DEFAULTS[k]}
+
+
+def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
+    known = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in _DEFAULTS and k != "name"}
+    for key, value in known.items():
+        default = _DEFAULTS[key]
+        if isinstance(default, (bool, str, tuple)) and not isinstance(value, type(default)):
+            raise TypeError(f"{key} of node {name} is {value!r}")
+        if not isinstance(default, (bool, str, tuple)) and value is not None and not isinstance(value, (int, float)):
+            raise TypeError(f"{key} of node {name} is {value!r}")
+    return NodeScore(name=name, **known)
