@@ -51,7 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
             ("auto", "mem", "gpu_mem"), hook=True),
     Setting("scoring", "gpu_mem", dict, {"a100": 81920, "h100": 81920, "h200": 144384, "v100": 32768, "default": 81920},
             "MiB of one GPU by type", hook=True),
-    Setting("scoring", "heavy_threshold", float, 0.0, "utilization above which a task is heavy; 0: Otsu's threshold", low=0, high=1),
+    Setting("scoring", "heavy_threshold", float, 0.0, "utilization above which a task is heavy; 0: Otsu's", low=0, high=1),
     Setting("scoring", "overload_threshold", float, 0.9, "utilization above which hours count as overload", low=0, high=1),
     Setting("scoring", "max_gap_hours", float, 6.0, "idle gap that ends a group of heavy tasks", low=0),
     Setting("publish", "path", str, "/var/lib/workhorse/public", "folder of scores.json and live.json", hook=True),
@@ -75,7 +75,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("match", "directives", bool, True, "or one whose script has a #WORKHORSE line", hook=True),
 )  # fmt: skip
 
-_BY_KEY = {s.key: s for s in SETTINGS}
+_BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS}
 
 
 class Settings:
@@ -145,20 +145,25 @@ class _Section:
 
 
 def _checked(key: str, value: Any) -> Any:
-    setting = _BY_KEY.get(key)
+    setting: Setting | None = _BY_KEY.get(key)
     if setting is None:
         raise ConfigError(f"unknown setting {key}; valid ones: {', '.join(sorted(_BY_KEY))}")
-    if setting.type is float and isinstance(value, int) and not isinstance(value, bool):
+    wanted: type = setting.type
+    if wanted is float and type(value) is int:
         value = float(value)
-    if not isinstance(value, setting.type) or (setting.type is not bool and isinstance(value, bool)):
-        raise ConfigError(f"{key} = {value!r}: must be a {setting.type.__name__} (default {setting.default!r})")
+    if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+        raise ConfigError(f"{key} = {value!r}: must be a {wanted.__name__} (default {setting.default!r})")
     if setting.choices and value not in setting.choices:
         raise ConfigError(f"{key} = {value!r}: must be one of {', '.join(setting.choices)}")
-    if setting.low is not None and value < setting.low:
-        raise ConfigError(f"{key} = {value!r}: must be at least {setting.low:g}")
-    if setting.high is not None and value > setting.high:
-        raise ConfigError(f"{key} = {value!r}: must be at most {setting.high:g}")
+    _check_range(setting, value)
     return value
+
+
+def _check_range(setting: Setting, value: Any) -> None:
+    if setting.low is not None and value < setting.low:
+        raise ConfigError(f"{setting.key} = {value!r}: must be at least {setting.low:g}")
+    if setting.high is not None and value > setting.high:
+        raise ConfigError(f"{setting.key} = {value!r}: must be at most {setting.high:g}")
 
 
 def load(path: str | None = None) -> Settings:
@@ -178,7 +183,7 @@ def load(path: str | None = None) -> Settings:
             raise ConfigError(f"{source}: no such settings file; name another with --config or ${PATH_VARIABLE}") from None
         return Settings()
     except OSError as err:
-        raise ConfigError(f"{source}: can't be read ({err.strerror}); mend its permissions or name another with --config") from err
+        raise ConfigError(f"{source}: can't be read ({err.strerror}); mend its mode or name another with --config") from err
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise ConfigError(f"{source}: not valid TOML ({err}); mend the line named") from err
     return Settings.from_tables(tables, source)

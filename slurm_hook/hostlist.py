@@ -78,7 +78,7 @@ def fold(names: Iterable[str]) -> str:
     plain: list[str] = []
     for name in sorted(set(names)):
         prefix = name.rstrip("0123456789")
-        digits = name[len(prefix):]
+        digits = name[len(prefix) :]
         if not digits or len(digits) > 15 or not prefix:
             plain.append(name)
             continue

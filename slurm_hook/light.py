@@ -19,7 +19,7 @@ else:
                 return super().__new__(mcs, name, bases, namespace)
             fields = list(namespace.get("__annotations__", ()))
             defaults = [namespace.pop(field) for field in fields if field in namespace]
-            base = namedtuple(name, fields, defaults=defaults, module=namespace.get("__module__"))  # noqa: PYI024
+            base = namedtuple(name, fields, defaults=defaults, module=namespace.get("__module__"))
             body = {k: v for k, v in namespace.items() if k not in ("__classcell__", "__dict__", "__weakref__")}
             body["__slots__"] = ()
             return type(name, (base,), body)

@@ -180,7 +180,7 @@ def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o64
             raise
         _fsync_folder(folder)
     except OSError as err:
-        raise SnapshotError(f"{path}: can't be written ({err.strerror}); make {folder} a folder the service user may write") from err
+        raise SnapshotError(f"{path}: can't be written ({err.strerror}); let the service user write in {folder}") from err
     return path
 
 
@@ -235,7 +235,9 @@ def _sparse(node: NodeScore) -> dict[str, Any]:
 
 
 def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
-    known = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in _DEFAULTS and k != "name"}
+    known: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in _DEFAULTS and k != "name"
+    }
     for key, value in known.items():
         default = _DEFAULTS[key]
         if isinstance(default, (bool, str, tuple)) and not isinstance(value, type(default)):
