@@ -239,9 +239,13 @@ def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
         k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in _DEFAULTS and k != "name"
     }
     for key, value in known.items():
-        default = _DEFAULTS[key]
-        if isinstance(default, (bool, str, tuple)) and not isinstance(value, type(default)):
-            raise TypeError(f"{key} of node {name} is {value!r}")
-        if not isinstance(default, (bool, str, tuple)) and value is not None and not isinstance(value, (int, float)):
+        if not _fits(value, _DEFAULTS[key]):
             raise TypeError(f"{key} of node {name} is {value!r}")
     return NodeScore(name=name, **known)
+
+
+def _fits(value: Any, default: Any) -> bool:
+    if isinstance(default, (bool, str, tuple)):
+        return isinstance(value, type(default))
+    # NaN fails both comparisons: a score that can't be ordered must not reach the draw
+    return value is None or (isinstance(value, (int, float)) and -1e300 < value < 1e300)

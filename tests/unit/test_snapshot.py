@@ -1,0 +1,121 @@
+"""The published files: what is written is read again, and nothing else is trusted."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import SnapshotError
+from slurm_hook.snapshot import (
+    LIVE_NAME,
+    SCORES_NAME,
+    Live,
+    NodeScore,
+    Reservation,
+    Scores,
+    live_to_json,
+    read_live,
+    read_scores,
+    scores_to_json,
+    write_json,
+)
+
+NODES = {
+    "gpu01": NodeScore("gpu01", capability=120.5, relative=1.1, tasks=9, capacity=655360.0, gpus=8, features=("a", "b")),
+    "gpu02": NodeScore("gpu02", lemon=True, suspect_until=1800000000.0, partitions=("llm",), switch="leaf1"),
+    "gpu03": NodeScore("gpu03"),
+}
+SCORES = Scores("s1", "cl", 1700000000.0, 1699999999.0, "attributed", Settings().hook_mapping(), NODES, (1.0, 2.0))
+LIVE = Live(
+    "cl", 1700000000.0, (Reservation("maint", 1.0, 2.0, ("gpu01",)),), {"llm": {"nodes": "gpu[01-03]"}}, "", {}, ((1.0, "gpu01"),)
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tmp_path.chmod(0o755)
+    return str(tmp_path)
+
+
+ME = [os.getuid()]
+
+
+def test_round_trip(folder):
+    write_json(folder, SCORES_NAME, scores_to_json(SCORES))
+    write_json(folder, LIVE_NAME, live_to_json(LIVE))
+    assert read_scores(folder, trusted_uids=ME) == SCORES
+    assert read_live(folder, trusted_uids=ME) == LIVE
+    assert sorted(os.listdir(folder)) == [LIVE_NAME, SCORES_NAME]
+    assert stat.S_IMODE(os.stat(os.path.join(folder, SCORES_NAME)).st_mode) == 0o644
+
+
+def test_a_failed_write_leaves_what_was_there(folder):
+    write_json(folder, SCORES_NAME, scores_to_json(SCORES))
+    with pytest.raises(TypeError):
+        write_json(folder, SCORES_NAME, {"not json": object()})
+    assert read_scores(folder, trusted_uids=ME) == SCORES
+    assert os.listdir(folder) == [SCORES_NAME]
+    with pytest.raises(SnapshotError, match="can't be written"):
+        write_json(os.path.join(folder, "none"), SCORES_NAME, {})
+
+
+def _damage(text):
+    def change(path):
+        with open(path, "w") as file:
+            file.write(text)
+
+    return change
+
+
+def _edit(**changes):
+    return lambda path: _damage(json.dumps({**json.load(open(path)), **changes}))(path)
+
+
+def _fifo(path):
+    os.unlink(path)
+    os.mkfifo(path)
+
+
+def _huge(path):
+    os.truncate(path, 1 << 30)
+
+
+FAULTS = {
+    "missing": (os.unlink, "can't be opened"),
+    "empty": (_damage(""), "not valid JSON"),
+    "cut": (_damage('{"format":1,"nodes":{"gpu'), "not valid JSON"),
+    "deep": (_damage("[" * 100000), "not valid JSON"),
+    "list": (_damage("[]"), "not a JSON object"),
+    "later format": (_edit(format=2), "format 2"),
+    "no nodes": (_edit(nodes=None), "damaged"),
+    "node is a word": (_edit(nodes={"gpu01": "good"}), "damaged"),
+    "capability is a word": (_edit(nodes={"gpu01": {"capability": "good"}}), "damaged"),
+    "capability is no number": (_edit(nodes={"gpu01": {"capability": float("nan")}}), "damaged"),
+    "capability is endless": (_edit(nodes={"gpu01": {"capability": float("inf")}}), "damaged"),
+    "features is a number": (_edit(nodes={"gpu01": {"features": 3}}), "damaged"),
+    "fifo": (_fifo, "not a regular file"),
+    "a gigabyte": (_huge, "over the limit"),
+    "writable by all": (lambda p: os.chmod(p, 0o666), "writable by others"),
+    "folder writable by all": (lambda p: os.chmod(os.path.dirname(p), 0o777), "writable by others"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_or_untrusted_files_are_refused(folder, fault):
+    path = write_json(folder, SCORES_NAME, scores_to_json(SCORES))
+    breaks, message = FAULTS[fault]
+    breaks(path)
+    with pytest.raises(SnapshotError, match=message):
+        read_scores(folder, trusted_uids=ME)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_files_of_strangers_are_refused(folder, target):
+    path = write_json(folder, SCORES_NAME, scores_to_json(SCORES))
+    os.chown(path if target == "file" else folder, 12345, 12345)
+    with pytest.raises(SnapshotError, match="uid 12345"):
+        read_scores(folder)
+    assert read_scores(folder, trusted_uids=[12345]) == SCORES
