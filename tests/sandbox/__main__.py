@@ -1,0 +1,102 @@
+"""`python -m tests.sandbox`: bring a sandbox up and leave it running, use it from a shell, take it down."""
+
+import argparse
+import shlex
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from . import claims, cluster, keeper, packages, procs
+from .errors import SandboxError
+
+
+def roots() -> list[Path]:
+    """Directories of the sandboxes that `up` left running (also of such whose keeper was killed)."""
+    live = [Path(name.removeprefix("live/")) for name in claims.held() if name.startswith("live/")]
+    here = Path(tempfile.gettempdir()).glob(f"{keeper.TEMP_PREFIX}*")
+    known = {path.resolve() for path in (*live, *here) if (path / keeper.STATE).exists()}
+    return sorted(path for path in known if cluster.state(path)["detached"])
+
+
+def chosen(named: str | None) -> Path:
+    """The directory named with --dir, or the only sandbox there is."""
+    if named is not None:
+        return Path(named).resolve()
+    found = roots()
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SandboxError("No sandbox is up. Start one with: python -m tests.sandbox up")
+    raise SandboxError(f"Several sandboxes are up; name one with --dir: {', '.join(map(str, found))}")
+
+
+def up(args: argparse.Namespace) -> None:
+    """Bring one up, print its directory, leave it running."""
+    sandbox = cluster.Sandbox(
+        nodes=args.nodes, cluster=args.cluster, extra_conf=args.conf_line, dir=args.dir, detached=True
+    )
+    sandbox.up()
+    print(sandbox.root)
+    print('use it: eval "$(python -m tests.sandbox env)"; end it: python -m tests.sandbox down', file=sys.stderr)
+
+
+def down(args: argparse.Namespace) -> None:
+    """Take one (or all) down."""
+    for root in roots() if args.all else [chosen(args.dir)]:
+        cluster.take_down(root)
+
+
+def env(args: argparse.Namespace) -> None:
+    """Print export lines for a shell."""
+    for name, value in cluster.attach(chosen(args.dir)).env.items():
+        # The mark stays out: what runs in that shell isn't the sandbox's to kill. PATH and locale are the shell's own.
+        if name not in (procs.MARK, "PATH", "LANG", "LC_ALL"):
+            print(f"export {name}={shlex.quote(value)}")
+
+
+def show(_args: argparse.Namespace) -> None:
+    """List the sandboxes that run."""
+    for root in roots():
+        known = cluster.state(root)
+        health = "up" if procs.alive(known["pid"], known["started"]) else "keeper died: take it down"
+        print(root, f"nodes={len(known['nodes'])}", f"pid={known['pid']}", health)
+
+
+def install(_args: argparse.Namespace) -> None:
+    """Install the packages that are missing."""
+    print("installed:", *(packages.ensure() or ["nothing was missing"]))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m tests.sandbox", description="A throwaway Slurm on this machine.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    made = {}
+    for function, name in ((up, "up"), (down, "down"), (env, "env"), (show, "list"), (install, "packages")):
+        made[name] = commands.add_parser(name, help=function.__doc__, description=function.__doc__)
+        made[name].set_defaults(function=function)
+    for name in ("up", "down", "env"):
+        made[name].add_argument("--dir", metavar="D", help="the sandbox's directory (default: one below /tmp)")
+    made["up"].add_argument("--nodes", type=int, default=16, metavar="N", help="number of nodes (default 16)")
+    made["up"].add_argument("--cluster", default="sandbox", metavar="NAME", help="cluster name (default sandbox)")
+    made["up"].add_argument("--conf-line", action="append", default=[], metavar="LINE", help="a line for slurm.conf")
+    made["down"].add_argument("--all", action="store_true", help="all sandboxes that `up` left running")
+    return top
+
+
+def main() -> int:
+    """Run the command; errors become one message and exit code 1."""
+    args = parser().parse_args()
+    try:
+        args.function(args)
+    except SandboxError as error:
+        print(f"sandbox: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

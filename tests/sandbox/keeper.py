@@ -1,0 +1,209 @@
+"""The keeper: one process per sandbox, parent of all its daemons and the one that takes it down.
+
+It ends the sandbox when it is told to (SIGTERM), and also when its owner dies in any way: it holds the read end of a pipe
+whose write end only the owner has. As a subreaper it stays the ancestor of everything that the daemons start (slurmstepd,
+jobs), so "what this sandbox started" is its process tree.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from . import claims, conf, daemons, plant, procs, users
+from .errors import SandboxError
+
+TEMP_PREFIX = "slurm-sandbox-"
+STATE = "sandbox.json"
+WATCH_PAUSE = 0.05
+
+
+class Stop(BaseException):
+    """Raised by the signal handler: take the sandbox down."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the owner wants; sent as one line of JSON on the keeper's standard input."""
+
+    nodes: int
+    cluster: str
+    extra_conf: list[str]
+    files: dict[str, str]
+    dir: str | None
+    detached: bool
+
+
+class Keeper:
+    """Life of one sandbox, from its directory's creation to its removal."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.root: Path | None = None
+        self.claims: list[object] = []
+        self.live = ""
+        self.stopping = False
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Only the first signal counts: nothing interrupts the taking down."""
+        if not self.stopping:
+            self.stopping = True
+            raise Stop
+
+    def up(self) -> None:
+        """Start all; tells the owner where."""
+        self.root = self._make_root()
+        self.live = f"live/{self.root}"
+        self.claims.append(claims.claim(self.live))
+        names = conf.node_names(self.order.nodes)
+        held, ports = claims.ports(len(names) + 2)
+        self.claims += held
+        lay = conf.Layout(
+            root=self.root,
+            cluster=self.order.cluster,
+            host=os.uname().nodename.split(".")[0],
+            nodes=names,
+            ports=tuple(ports),
+            version=daemons.version(),
+            extra_conf=tuple(self.order.extra_conf),
+        )
+        self._write_state(lay)
+        self.daemons = daemons.Daemons(lay, self.order.files)
+        self.daemons.start()
+
+    def _make_root(self) -> Path:
+        if self.order.dir is None:
+            root = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX)).resolve()
+        else:
+            root = Path(self.order.dir).resolve()
+            root.mkdir(parents=False, exist_ok=True)
+            if any(root.iterdir()):
+                raise SandboxError(f"The directory {root} isn't empty: name another one, or take that sandbox down.")
+        self.root = root
+        root.chmod(0o755)
+        if len(str(root)) > conf.MAX_ROOT_LENGTH or any(char in str(root) for char in " ,#%[]="):
+            raise SandboxError(
+                f"The directory {root} won't do: Slurm's socket paths and configuration need a path of at most "
+                f"{conf.MAX_ROOT_LENGTH} characters without blanks and , # % [ ] =. Name a shorter one with --dir."
+            )
+        return root
+
+    def _write_state(self, lay: conf.Layout) -> None:
+        state = {
+            "pid": os.getpid(),
+            "started": procs.start_time(os.getpid()),
+            "detached": self.order.detached,
+            "cluster": lay.cluster,
+            "nodes": lay.nodes,
+            "version": lay.version,
+            "live": self.live,
+        }
+        path = lay.root / STATE
+        path.with_suffix(".new").write_text(json.dumps(state))
+        path.with_suffix(".new").rename(path)
+
+    def watch(self) -> None:
+        """Serve the planted DOWN nodes until a signal comes."""
+        assert self.root is not None
+        while True:
+            procs.reap()
+            for node in plant.take_requests(self.root):
+                self.daemons.call("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={plant.DOWN_REASON}")
+            time.sleep(WATCH_PAUSE)
+
+    def down(self) -> None:
+        """Kill the tree, remove the directory, give back users and ports."""
+        self.stopping = True
+        root = self.root
+        if root is not None:
+            sweep(root, {os.getpid()})
+            remove_tree(root)
+            users.remove(self.live)
+
+
+def sweep(root: Path, trees: set[int]) -> None:
+    """Kill all processes below `trees` and all that carry the sandbox's mark; not ourselves and those above us."""
+    spared = procs.ancestors(os.getpid())
+    procs.kill_all(lambda: (procs.descendants(trees) | procs.marked(root)) - spared)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove the directory; a dying process may still add a file for a moment."""
+
+    def gone() -> bool:
+        shutil.rmtree(root, ignore_errors=True)
+        return not root.exists()
+
+    procs.poll(gone, 10, f"the removal of {root}")
+
+
+def _stop_with_owner() -> None:
+    """Turn the end of the owner (end of file on our standard input) into a SIGTERM to ourselves."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _report(**message: object) -> None:
+    """One line of JSON to the owner, who may be gone."""
+    try:
+        os.write(1, json.dumps(message).encode() + b"\n")
+    except OSError:
+        return
+
+
+def _read_order() -> Order:
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            raise SystemExit(1)
+        line += chunk
+    return Order(**json.loads(line))
+
+
+def tails(root: Path, count: int) -> str:
+    """The last lines of each log file that has any."""
+    parts = []
+    for path in sorted((root / "log").glob("*")):
+        lines = path.read_text(errors="replace").splitlines()[-count:]
+        if lines:
+            parts.append("\n".join([f"==> {path.name} <==", *lines]))
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Entry point of the keeper's process."""
+    procs.become_subreaper()
+    keeper = Keeper(_read_order())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, keeper.on_signal)
+    code = 1
+    try:
+        try:
+            if not keeper.order.detached:
+                _stop_with_owner()
+            keeper.up()
+            _report(ready=str(keeper.root))
+            keeper.watch()
+        except Stop:
+            code = 0
+        except Exception as error:
+            keeper.stopping = True
+            logs = tails(keeper.root, 15) if keeper.root else ""
+            known = isinstance(error, SandboxError | OSError)
+            _report(error=str(error) if known else repr(error), logs=logs)
+    finally:
+        keeper.down()
+    sys.exit(code)
