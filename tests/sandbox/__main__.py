@@ -33,9 +33,7 @@ def chosen(named: str | None) -> Path:
 
 def up(args: argparse.Namespace) -> None:
     """Bring one up, print its directory, leave it running."""
-    sandbox = cluster.Sandbox(
-        nodes=args.nodes, cluster=args.cluster, extra_conf=args.conf_line, dir=args.dir, detached=True
-    )
+    sandbox = cluster.Sandbox(nodes=args.nodes, cluster=args.cluster, extra_conf=args.conf_line, dir=args.dir, detached=True)
     sandbox.up()
     print(sandbox.root)
     print('use it: eval "$(python -m tests.sandbox env)"; end it: python -m tests.sandbox down', file=sys.stderr)

@@ -119,9 +119,7 @@ class Client:
         except SandboxError as error:
             raise SandboxError(f"{error}\n{self.logs()}") from None
 
-    def wait(
-        self, job_ids: int | Iterable[int], timeout: float = 60, states: Iterable[str] | None = None
-    ) -> dict[int, str]:
+    def wait(self, job_ids: int | Iterable[int], timeout: float = 60, states: Iterable[str] | None = None) -> dict[int, str]:
         """Wait until accounting shows each job in a final state (or in one of `states`); returns id → state.
 
         An array or heterogeneous job counts as one: its state is that of its worst part.

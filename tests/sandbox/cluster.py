@@ -46,9 +46,7 @@ class Sandbox(Client):
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.down()
 
     def up(self) -> "Sandbox":
@@ -83,9 +81,7 @@ class Sandbox(Client):
 
     def _start_keeper(self) -> None:
         argv = [sys.executable, "-I", "-c", KEEPER, str(REPO)]
-        self._keeper = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True
-        )
+        self._keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(json.dumps(asdict(self._order)).encode() + b"\n")
         self._keeper.stdin.flush()

@@ -128,6 +128,4 @@ def _disable(links: set[Path]) -> None:
         argv = ["update-rc.d", name, "disable"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
-            raise SandboxError(
-                f"Cannot disable the service {name}: {done.stderr.strip()}. Do: update-rc.d {name} disable"
-            )
+            raise SandboxError(f"Cannot disable the service {name}: {done.stderr.strip()}. Do: update-rc.d {name} disable")
