@@ -1,0 +1,87 @@
+"""One entry for both methods: a history and the settings in, one row per node out. `[scoring] method` chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_hook.config import Settings
+
+from . import capability
+from .columns import FloatArray, History
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What the scorer says of one node. None: no value of its own (placement then takes the cluster's median).
+
+    capability: 1/(MiB h) published, h attributed; relative: over the median; low, high: 90 % interval of relative;
+    reliability: contribution per MiB published, heavy hours per node-caused failure attributed; breakdown: h published,
+    share of the window attributed; hazard: failures per heavy hour; suspect_until: epoch seconds, 0 if not suspect.
+    """
+
+    name: str
+    capability: float | None = None
+    relative: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reliability: float | None = None
+    breakdown: float | None = None
+    hazard: float | None = None
+    tasks: int = 0
+    lemon: bool = False
+    suspect_until: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """One scoring run: which method, of which moment, one row per node in the history's order, and what to tell people."""
+
+    method: str
+    as_of: float
+    rows: tuple[NodeRow, ...]
+    heavy_threshold: float
+    notes: tuple[str, ...] = ()
+
+
+def options(settings: Settings) -> capability.Options:
+    """The scoring settings as the published method takes them; a heavy_threshold of 0 stands for Otsu's."""
+    scoring = settings.scoring
+    return capability.Options(
+        heavy_threshold=scoring.heavy_threshold or None,
+        overload_threshold=scoring.overload_threshold,
+        max_gap_hours=scoring.max_gap_hours,
+    )
+
+
+def score_history(history: History, settings: Settings) -> ScoreTable:
+    """Score every node of the history by the method that the settings name. Same history, same table."""
+    return _published(history, settings)
+
+
+def _published(history: History, settings: Settings) -> ScoreTable:
+    table = capability.score_history(history, options(settings))
+    middle = float(np.median(table.capability[np.isfinite(table.capability)])) if _any(table.capability) else 0.0
+    rows = tuple(
+        NodeRow(
+            name=name,
+            capability=_value(table.capability[i]),
+            relative=_value(table.capability[i] / middle) if middle > 0 else None,
+            reliability=_value(table.reliability[i]),
+            breakdown=float(table.breakdown[i]),
+            tasks=int(table.tasks[i]),
+            note="" if np.isfinite(table.capability[i]) else "no heavy work that says anything: takes the median",
+        )
+        for i, name in enumerate(history.nodes.names)
+    )
+    return ScoreTable("published", history.as_of, rows, table.heavy_threshold, (*history.notes, *table.notes))
+
+
+def _any(values: FloatArray) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _value(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None

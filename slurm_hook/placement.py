@@ -1,0 +1,189 @@
+"""Which nodes a task gets: fit, probability and draw (steps 12 to 14 of the method). Pure functions on plain sequences.
+
+On the submit path: standard library only, and `random` is imported only when something is really drawn.
+Units: demand and capacity in MiB of the capacity resource; capability as published in scores.json (None: no own score).
+"""
+
+from __future__ import annotations
+
+import math
+
+from .errors import PlacementError
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GAMMA = 0.1  # softening of the fit: the best fit is 1/GAMMA
+PHI = 1.0  # exponent of the fit, attributed method
+BETA = 10.0  # exponent of the capability at full cost rank, attributed method
+RATIO_CAP = 50.0  # largest ratio between two candidates' probabilities, attributed method
+SACRIFICE = -0.3  # cost rank of the smallest tasks where they may take the worse nodes
+
+
+def fit(demand: float, capacity: Sequence[float], gamma: float = GAMMA) -> list[float]:
+    """Step 12: 1 / (|demand - capacity| / largest capacity + gamma) for each candidate.
+
+    An unknown capacity (not finite, or below zero) counts as zero. Where no candidate has a known one, all fit alike.
+    """
+    known = [_known(b) for b in capacity]
+    largest = max(known, default=0.0)
+    if largest <= 0.0:
+        return [1.0 / (1.0 + gamma)] * len(known)
+    return [1.0 / (abs(demand - b) / largest + gamma) for b in known]
+
+
+def activation(fits: Sequence[float], capability: Sequence[float | None]) -> list[float]:
+    """Step 13, first half: sigmoid(fit · C / max |C|). A node without a score takes the median of those that have one."""
+    filled = fill_with_median(capability)
+    largest = max((abs(c) for c in filled), default=0.0)
+    if largest <= 0.0:
+        return [0.5] * len(fits)
+    return [_sigmoid(f * (c / largest)) for f, c in zip(fits, filled)]
+
+
+def probabilities_published(
+    demand: float, capacity: Sequence[float], capability: Sequence[float | None], gamma: float = GAMMA
+) -> list[float]:
+    """Steps 12 and 13: the probability of each candidate, summing to 1. Without any score all are equally likely."""
+    if all(not _scored(c) for c in capability):
+        return _normalised([1.0] * len(capacity))
+    return _normalised(activation(fit(demand, capacity, gamma), capability))
+
+
+def probabilities_attributed(
+    demand: float,
+    capacity: Sequence[float],
+    capability: Sequence[float | None],
+    rank: float,
+    *,
+    gamma: float = GAMMA,
+    phi: float = PHI,
+    beta: float = BETA,
+    ratio_cap: float = RATIO_CAP,
+) -> list[float]:
+    """Probability ∝ fit^phi · C^(beta · rank), no candidate over `ratio_cap` times as likely as another.
+
+    demand: MiB per node; capability: above zero, any scale; rank: what `cost_rank` gives. Works on logarithms, so
+    that no power overflows. Without any score the fit alone decides.
+    """
+    filled = [max(c, 1e-300) for c in fill_with_median(capability)]
+    logs = [phi * math.log(f) + beta * rank * math.log(c) for f, c in zip(fit(demand, capacity, gamma), filled)]
+    top = max(logs, default=0.0)
+    floor = top - math.log(ratio_cap)
+    return _normalised([math.exp(max(x, floor) - top) for x in logs])
+
+
+def cost_rank(quantiles: Sequence[float], node_hours: float, *, sacrifice: bool = False) -> float:
+    """How much a failure of this task would cost, against the site's recent jobs: 0 up to their median, rising to 1.
+
+    quantiles: node-hours (nodes × time limit) at evenly spaced percentiles from 0 to 100; empty: rank 1, as every task
+    is then worth good nodes. With `sacrifice` the lower half falls to -0.3, so that small tasks leave good nodes free.
+    """
+    if len(quantiles) < 2:
+        return 1.0
+    share = _percentile(quantiles, node_hours)
+    if share > 0.5:
+        return 2.0 * share - 1.0
+    return SACRIFICE * (1.0 - 2.0 * share) if sacrifice else 0.0
+
+
+def draw(
+    probabilities: Sequence[float],
+    capacities: Sequence[float],
+    *,
+    count: int | None = None,
+    demand: float | None = None,
+    seed: int | str = 0,
+) -> list[int]:
+    """Step 14: indices drawn by roulette without replacement, in the order drawn. Same input and seed, same draw.
+
+    Stops at `count` nodes, or as soon as the drawn capacity exceeds `demand` (the task's total), whichever is first.
+    Raises PlacementError when the candidates can't give that.
+    """
+    from random import Random  # noqa: PLC0415 - costs milliseconds that a job which isn't ours must not pay
+
+    if count is None and demand is None:
+        raise PlacementError("a draw needs a node count or a total demand; give one of them")
+    _check_enough(capacities, count, demand)
+    random = Random(seed)
+    left = list(range(len(probabilities)))
+    drawn: list[int] = []
+    total = 0.0
+    while not _enough(len(drawn), total, count, demand):
+        pick = _roulette([probabilities[i] for i in left], random.random())
+        drawn.append(left.pop(pick))
+        total += _known(capacities[drawn[-1]])
+    return drawn
+
+
+def fill_with_median(capability: Sequence[float | None]) -> list[float]:
+    """Capabilities with the median of the known ones in place of the unknown; 1.0 where none is known."""
+    known = sorted(c for c in capability if c is not None and math.isfinite(c))
+    middle = 1.0
+    if known:
+        middle = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    return [c if c is not None and math.isfinite(c) else middle for c in capability]
+
+
+def _scored(capability: float | None) -> bool:
+    return capability is not None and math.isfinite(capability)
+
+
+def _known(capacity: float) -> float:
+    return float(capacity) if capacity is not None and math.isfinite(capacity) and capacity > 0 else 0.0
+
+
+def _sigmoid(x: float) -> float:
+    if x >= 0:
+        return 1.0 / (1.0 + math.exp(-x))
+    e = math.exp(max(x, -700.0))
+    return e / (1.0 + e)
+
+
+def _normalised(weights: Sequence[float]) -> list[float]:
+    total = math.fsum(weights)
+    return [w / total for w in weights]
+
+
+def _percentile(quantiles: Sequence[float], value: float) -> float:
+    """Share of the distribution below the value (0 to 1); in the middle of a stretch of equal quantiles."""
+    last = len(quantiles) - 1
+    below = sum(1 for q in quantiles if q < value)
+    equal = sum(1 for q in quantiles if q == value)
+    if equal:
+        return (below + (equal - 1) / 2) / last
+    if below == 0 or below > last:
+        return min(below, last) / last
+    low, high = quantiles[below - 1], quantiles[below]
+    return (below - 1 + (value - low) / (high - low)) / last
+
+
+def _check_enough(capacities: Sequence[float], count: int | None, demand: float | None) -> None:
+    if count is not None and count > len(capacities) and demand is None:
+        raise PlacementError(f"{count} nodes asked, {len(capacities)} candidates; ask for fewer or name a larger partition")
+    total = math.fsum(_known(b) for b in capacities)
+    if demand is not None and total <= demand and (count is None or count > len(capacities)):
+        raise PlacementError(
+            f"a demand of {demand:.0f} MiB is more than the {len(capacities)} candidates can exceed ({total:.0f} MiB); "
+            "lower the demand or name a larger partition"
+        )
+
+
+def _enough(drawn: int, total: float, count: int | None, demand: float | None) -> bool:
+    return (count is not None and drawn >= count) or (demand is not None and total > demand)
+
+
+def _roulette(weights: Sequence[float], point: float) -> int:
+    """Index whose stretch of the running sum holds `point` (0 ≤ point < 1); all alike where no weight is left."""
+    total = math.fsum(weights)
+    if total <= 0.0:
+        return min(int(point * len(weights)), len(weights) - 1)
+    target, reached, last = point * total, 0.0, 0
+    for i, weight in enumerate(weights):
+        reached += weight
+        if weight > 0.0:
+            last = i
+            if target < reached:
+                return i
+    return last
