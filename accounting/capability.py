@@ -136,7 +136,7 @@ def score_columns(
     group = np.repeat(np.arange(len(first)), size)
     slope, bound = slopes(efficiency[heavy], first, size)
     hours = np.where(utilization > options.overload_threshold, (end - start) / HOUR, 0.0)[heavy]
-    overload = np.bincount(group, weights=hours, minlength=len(first)) * 1.0
+    overload = np.bincount(group, weights=hours, minlength=len(first)).astype(np.float64)
     ratio = _contribution(group, len(first), share[heavy], demand[heavy], correct[order][heavy])
     position = heavy[first] if len(first) else first
     groups = Groups(node[position], position, size, slope, np.exp(-slope), overload, ratio)
@@ -192,7 +192,7 @@ def _contribution(group: np.ndarray, n: int, share: FloatArray, demand: FloatArr
 
 def _nodes(groups: Groups, n_nodes: int) -> tuple[Any, Any, Any]:
     """Steps 8 to 10 per node: reliability, breakdown, capability."""
-    breakdown = np.bincount(groups.node, weights=groups.loss * groups.overload_hours, minlength=n_nodes) * 1.0
+    breakdown = np.bincount(groups.node, weights=groups.loss * groups.overload_hours, minlength=n_nodes).astype(np.float64)
     rated = np.isfinite(groups.ratio)
     count = np.bincount(groups.node[rated], minlength=n_nodes)
     total = np.bincount(groups.node[rated], weights=groups.ratio[rated], minlength=n_nodes)

@@ -197,7 +197,16 @@ def test_breakdown_under_one_hour_divides_by_one():
 @pytest.mark.parametrize("demand, capacity", [(math.nan, 100.0), (80.0, math.nan), (80.0, 0.0), (-5.0, 100.0)])
 def test_unknown_demand_or_capacity_is_left_out_and_said(demand, capacity):
     one = np.ones(1)
-    table = score_columns(np.zeros(1, np.int32), one, one * 2, one * demand, one * capacity, one, job=np.ones(1, int), n_nodes=1)
+    table = score_columns(
+        node=np.zeros(1, np.int32),
+        start=one,
+        end=one * 2,
+        demand=one * demand,
+        capacity=one * capacity,
+        correct=one,
+        job=np.ones(1, int),
+        n_nodes=1,
+    )
     assert len(table.order) == 0
     assert "1 tasks left out" in table.notes[0]
 
