@@ -54,6 +54,21 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("scoring", "heavy_threshold", float, 0.0, "utilization above which a task is heavy; 0: Otsu's", low=0, high=1),
     Setting("scoring", "overload_threshold", float, 0.9, "utilization above which hours count as overload", low=0, high=1),
     Setting("scoring", "max_gap_hours", float, 6.0, "idle gap that ends a group of heavy tasks", low=0),
+    Setting("outcomes", "states", dict,
+            {"COMPLETED": "right", "NODE_FAIL": "wrong", "BOOT_FAIL": "wrong", "FAILED": "wrong", "LAUNCH_FAILED": "wrong",
+             "TIMEOUT": "survived", "OUT_OF_MEMORY": "silent", "PREEMPTED": "silent", "DEADLINE": "silent", "REVOKED": "silent",
+             "CANCELLED": "silent", "REQUEUED": "silent", "RESIZING": "survived"},
+            "what a state says of the nodes: right, wrong, silent (hours don't count) or survived (hours count)"),
+    Setting("outcomes", "exit_codes", dict, {},
+            'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete'),
+    Setting("outcomes", "other", str, "silent", "what any other state says", ("right", "wrong", "silent", "survived")),
+    Setting("events", "reasons", dict,
+            {"repaired": "repaired|replaced|swapped|\\brma (done|closed)",
+             "planned": "maint|upgrade|reboot|planned|reinstall|firmware update|cold-start|scheduled",
+             "user": "epilog|prolog|kill task failed|user|quota",
+             "hardware": "xid|ecc|\\bdbe\\b|gpu|nvlink|nvidia|hardware|dimm|memory|disk|nvme|fan|thermal|temperature|power|psu|"
+                         "infiniband|\\bib\\b|link|nic|pcie|not responding|unexpectedly rebooted|bad node|mce"},
+            "classes of drain and down reasons: the first whose regular expression is found, upper case or not"),
     Setting("publish", "path", str, "/var/lib/workhorse/public", "folder of scores.json and live.json", hook=True),
     Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0),
     Setting("steer", "mode", str, "observe", "what is done with jobs that match",
@@ -160,6 +175,8 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def _check_range(setting: Setting, value: Any) -> None:
+    if setting.type is dict:
+        value = {**setting.default, **value}  # a table changes the entries it names
     if setting.low is not None and value < setting.low:
         raise ConfigError(f"{setting.key} = {value!r}: must be at least {setting.low:g}")
     if setting.high is not None and value > setting.high:

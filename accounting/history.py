@@ -1,0 +1,319 @@
+"""The database → `columns.History`, what the scorer reads. Straight from SQL into numpy: no Python object per row kept.
+
+Everything is as it was known at `as_of`: what ended later still runs then, events that came later are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import StoreError
+
+from . import columns as c
+from .store import loaded_text
+
+_BLOCK = 65_536
+DAY = 86_400.0
+MATCH_SECONDS = 1800.0  # a node event this near to a failure names its culprit
+TOGETHER_SECONDS = 60.0  # members of an array or het job that end within it are one failure
+_OVERDUE = 86_400.0  # a job "running" this much beyond its limit is a record that never got its end
+
+
+def load_history(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings) -> c.History:
+    """The window (as_of − window_days, as_of] of one cluster. Raises StoreError when the cluster isn't in the database."""
+    db.execute("BEGIN")  # one state of the database, whatever a collector writes meanwhile
+    try:
+        return _load(db, cluster, as_of, window_days, settings)
+    finally:
+        db.execute("COMMIT")
+
+
+def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings) -> c.History:
+    row = db.execute("SELECT id FROM clusters WHERE name = ?", (cluster,)).fetchone()
+    if row is None:
+        known = ", ".join(r[0] for r in db.execute("SELECT name FROM clusters")) or "none"
+        raise StoreError(f"cluster {cluster!r} has no history here (known: {known}); collect it first, or name another with -M")
+    start = as_of - window_days * DAY
+    window = (row[0], start, as_of)
+    nodes, node_at = _nodes(db, row[0], as_of)
+    raw = _attempts(db, window)
+    ids = raw["id"].astype(np.int64)
+    attempts = _as_attempts(db, raw, as_of, settings)
+    task = _tasks(db, window)
+    attempt_at = np.searchsorted(ids, task["attempt"]).astype(np.int32)
+    node = node_at[task["node"]]
+    end = np.where(np.isnan(task["end"]) | (task["end"] > as_of), as_of, task["end"])
+    begin = np.minimum(task["start"], end)
+    specs = _Specs(db, row[0], node_at)
+    demand, capacity = specs.demand(node, begin, task["mem"], task["gpus"], settings)
+    events = _events(db, row[0], node_at, start, as_of)
+    where = _Where(node, attempt_at, end)
+    culprit = _culprits(db, raw, attempts.outcome, where, events) | _failed_nodes(db, ids, attempts.outcome, where, nodes)
+    correct = np.where(attempts.outcome == c.RIGHT, 1.0, np.where(attempts.outcome == c.WRONG, -1.0, np.nan))
+    tasks = c.Tasks(node, attempt_at, begin, end, demand, capacity, correct[attempt_at], culprit)
+    return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
+
+
+def read_columns(cursor: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, c.FloatArray]:
+    """All rows of a cursor as one float64 array per column, NULL as NaN. Whole numbers up to 2^53 come out exact."""
+    blocks = []
+    fetch = cursor.fetchmany  # type: ignore[attr-defined]
+    while rows := fetch(_BLOCK):
+        blocks.append(np.array(rows, dtype=np.float64))
+    table = np.concatenate(blocks) if blocks else np.zeros((0, len(names)))
+    return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
+
+
+_IN_WINDOW = "a.cluster_id = ? AND a.start IS NOT NULL AND (a.end > ? OR a.end IS NULL) AND a.start < ?"
+_ATTEMPT_COLUMNS = ("id", "job_id", "submit", "user", "work", "parent", "state", "code", "signal", "start", "end", "limit")
+
+
+def _attempts(db: Any, window: Sequence[Any]) -> dict[str, c.FloatArray]:
+    cursor = db.execute(
+        "SELECT a.id, a.job_id, a.submit, w.user_id, a.work_id, coalesce(a.array_job, a.het_job, -1), a.state_id, a.exit_code,"  # noqa: S608
+        f" a.exit_signal, a.start, a.end, a.limit_minutes FROM attempts a JOIN works w ON w.id = a.work_id WHERE {_IN_WINDOW}"
+        " ORDER BY a.id",
+        window,
+    )
+    return read_columns(cursor, _ATTEMPT_COLUMNS)
+
+
+def _tasks(db: Any, window: Sequence[Any]) -> dict[str, Any]:
+    cursor = db.execute(
+        "SELECT t.attempt_id, t.node_id, t.start, t.end, t.mem_mib, t.gpus FROM attempts a CROSS JOIN tasks t"  # noqa: S608
+        f" ON t.attempt_id = a.id WHERE {_IN_WINDOW}",
+        window,
+    )
+    table: dict[str, Any] = read_columns(cursor, ("attempt", "node", "start", "end", "mem", "gpus"))
+    table["attempt"] = table["attempt"].astype(np.int64)
+    table["node"] = table["node"].astype(np.int64)
+    return table
+
+
+def _as_attempts(db: Any, raw: Mapping[str, c.FloatArray], as_of: float, settings: Settings) -> c.Attempts:
+    outcome = _outcomes(db, raw, as_of, settings)
+    users, user_at = np.unique(raw["user"].astype(np.int64), return_inverse=True)
+    works, work_at = np.unique(raw["work"].astype(np.int64), return_inverse=True)
+    return c.Attempts(
+        job=raw["job_id"].astype(np.int64),
+        user=user_at.astype(np.int32),
+        work=work_at.astype(np.int32),
+        group=_groups(raw, outcome),
+        outcome=outcome,
+        users=_names(db, "SELECT id, name FROM users", users),
+        works=_names(db, "SELECT w.id, u.name || '/' || w.name FROM works w JOIN users u ON u.id = w.user_id", works),
+    )
+
+
+def _names(db: Any, sql: str, ids: NDArray[np.int64]) -> list[str]:
+    wanted = dict(db.execute(sql).fetchall())
+    return [loaded_text(wanted[i]) for i in ids.tolist()]
+
+
+def outcome_of(state: str, code: float, signal: float, settings: Settings) -> int:
+    """Outcome of one state and exit code by [outcomes]: `exit_codes` ("code" or "code:signal") before `states`."""
+    names = {"right": c.RIGHT, "wrong": c.WRONG, "silent": c.SILENT, "survived": c.SURVIVED}
+    by_code = settings["outcomes.exit_codes"]
+    if by_code and not np.isnan(code):
+        number, killed = int(code), 0 if np.isnan(signal) else int(signal)
+        for key in (f"{number}:{killed}", str(number) if not killed else ""):
+            if key in by_code and state != "COMPLETED":
+                return names[by_code[key]]
+    return names[settings["outcomes.states"].get(state, settings["outcomes.other"])]
+
+
+def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], as_of: float, settings: Settings) -> c.ByteArray:
+    words = dict(db.execute("SELECT id, name FROM states").fetchall())
+    keys = np.stack([raw["state"], raw["code"], raw["signal"]], axis=1)
+    kinds, kind_at = np.unique(np.nan_to_num(keys, nan=-1.0), axis=0, return_inverse=True)
+    table = [outcome_of(words[int(s)], np.nan if k < 0 else k, np.nan if g < 0 else g, settings) for s, k, g in kinds.tolist()]
+    outcome = np.array(table, dtype=np.int8)[kind_at.ravel()] if table else np.zeros(0, np.int8)
+    running = np.isnan(raw["end"]) | (raw["end"] > as_of)
+    outcome[running] = c.SURVIVED
+    overdue = np.isnan(raw["end"]) & (raw["start"] + raw["limit"] * 60 + _OVERDUE < as_of)
+    outcome[overdue] = c.SILENT
+    outcome[_marked(db, raw) & ~running] = c.WRONG
+    return outcome
+
+
+def _marked(db: Any, raw: Mapping[str, c.FloatArray]) -> c.BoolArray:
+    marks = {(j, s) for j, s in db.execute("SELECT job_id, submit FROM job_marks WHERE mark = 'wrong'").fetchall()}
+    if not marks:
+        return np.zeros(len(raw["id"]), dtype=bool)
+    return np.array([(int(j), int(s)) in marks for j, s in zip(raw["job_id"], raw["submit"])], dtype=bool)
+
+
+def _groups(raw: Mapping[str, c.FloatArray], outcome: c.ByteArray) -> c.IntArray:
+    """One number for failures of members of one array or het job that end together; every other attempt its own."""
+    count = len(outcome)
+    if not count:
+        return np.zeros(0, np.int32)
+    parent, end = raw["parent"], np.nan_to_num(raw["end"], nan=np.inf)
+    wrong = (outcome == c.WRONG) & (parent >= 0)
+    order = np.lexsort((end, parent, ~wrong))
+    same = (
+        wrong[order][1:] & wrong[order][:-1]
+        & (parent[order][1:] == parent[order][:-1])
+        & (np.diff(np.where(np.isinf(end), 0.0, end)[order]) <= TOGETHER_SECONDS)
+    )  # fmt: skip
+    number = np.concatenate(([0], np.cumsum(~same)))
+    group = np.empty(count, dtype=np.int32)
+    group[order] = number
+    return group
+
+
+def _nodes(db: Any, cluster_id: int, as_of: float) -> tuple[c.Nodes, c.IntArray]:
+    """The nodes of the cluster by name, and database id → position (−1: not of this cluster)."""
+    rows = db.execute(
+        "SELECT id, name, first_seen, last_seen, gone FROM nodes WHERE cluster_id = ? ORDER BY name", (cluster_id,)
+    ).fetchall()
+    position = np.full(max((r[0] for r in rows), default=0) + 1, -1, dtype=np.int32)
+    for i, row in enumerate(rows):
+        position[row[0]] = i
+    first = np.array([np.nan if r[2] is None else r[2] for r in rows], dtype=np.float64)
+    last = np.array([np.nan if r[3] is None else r[3] for r in rows], dtype=np.float64)
+    none = np.full(len(rows), -1, dtype=np.int32)
+    return c.Nodes([r[1] for r in rows], none, none.copy(), first, np.minimum(last, as_of)), position
+
+
+class _Specs:
+    """What the nodes had at a time. One sorted key (node, valid_from) makes the look-up one binary search."""
+
+    def __init__(self, db: Any, cluster_id: int, node_at: c.IntArray) -> None:
+        rows = db.execute(
+            "SELECT p.node_id, p.valid_from, p.memory_mib, p.gpus, p.gpu_type, p.switch, p.source FROM node_specs p"
+            " JOIN nodes n ON n.id = p.node_id WHERE n.cluster_id = ?",
+            (cluster_id,),
+        ).fetchall()
+        rows.sort(key=lambda r: (node_at[r[0]], r[1]))
+        self.rows = rows
+        self.node = np.array([node_at[r[0]] for r in rows], dtype=np.int64)
+        self.since = np.array([r[1] for r in rows], dtype=np.float64)
+        self.memory = np.array([np.nan if r[2] is None else r[2] for r in rows], dtype=np.float64)
+        self.gpus = np.array([r[3] or 0 for r in rows], dtype=np.float64)
+        guessed = sum(r[6] == "inferred" for r in rows)
+        self.notes = [f"{guessed} nodes have no inventory: their size is the most that ran on them at once"] if guessed else []
+
+    def at(self, node: c.IntArray, when: c.FloatArray) -> NDArray[np.int64]:
+        """Row of the spec valid at a time (the first one before its time too); −1 without any."""
+        if not self.rows:
+            return np.full(len(node), -1, dtype=np.int64)
+        scale = 1e11  # above any epoch second; node · scale stays exact below 2^53
+        keys = self.node * scale + self.since
+        found = np.searchsorted(keys, node * scale + when, side="right") - 1
+        low = np.searchsorted(self.node, node, side="left")
+        high = np.searchsorted(self.node, node, side="right")
+        return np.where(high > low, np.clip(found, low, high - 1), -1)
+
+    def demand(
+        self, node: c.IntArray, when: c.FloatArray, mem: c.FloatArray, gpus: c.FloatArray, settings: Settings
+    ) -> tuple[c.FloatArray, c.FloatArray]:
+        """Demand and capacity of tasks in MiB of the capacity resource (mem, gpu_mem, or auto: by the node)."""
+        at = self.at(node, when)
+        there = at >= 0
+        pick = np.where(there, at, 0)
+        resource = settings["scoring.capacity_resource"]
+        sizes = settings["scoring.gpu_mem"]
+        if not self.rows:
+            return mem.copy(), np.full(len(node), np.nan)
+        per_gpu = np.array([gpu_size(r[4], sizes) for r in self.rows], dtype=np.float64)
+        use_gpu = (self.gpus[pick] > 0) & there if resource == "auto" else np.full(len(node), resource == "gpu_mem")
+        demand = np.where(use_gpu, np.nan_to_num(gpus) * per_gpu[pick], mem)
+        capacity = np.where(use_gpu, self.gpus[pick] * per_gpu[pick], self.memory[pick])
+        return demand, np.where(there & (capacity > 0), capacity, np.nan)
+
+    def onto(self, nodes: c.Nodes) -> c.Nodes:
+        """Nodes with GPU type and switch of their latest spec."""
+        latest = {int(n): r for n, r in zip(self.node, self.rows)}
+        types = sorted({r[4] for r in latest.values() if r[4]})
+        switches = sorted({r[5] for r in latest.values() if r[5]})
+        gpu_type, switch = nodes.gpu_type.copy(), nodes.switch.copy()
+        for n, r in latest.items():
+            gpu_type[n] = types.index(r[4]) if r[4] else -1
+            switch[n] = switches.index(r[5]) if r[5] else -1
+        return c.Nodes(nodes.names, gpu_type, switch, nodes.first_seen, nodes.last_seen, types, switches)
+
+
+def gpu_size(kind: str | None, sizes: Mapping[str, float]) -> float:
+    """MiB of one GPU by [scoring.gpu_mem]: the type's, of a key that is part of its name, else `default`."""
+    if kind:
+        if kind in sizes:
+            return float(sizes[kind])
+        inside = [k for k in sizes if k != "default" and k.lower() in kind.lower()]
+        if inside:
+            return float(sizes[max(inside, key=len)])
+    return float(sizes.get("default", np.nan))
+
+
+_KINDS = {"down": c.DOWN, "drain": c.DRAIN, "repaired": c.REPAIRED, "bad": c.MARKED_BAD, "ignore": c.MARKED_IGNORE}
+_CLASSES = {"hardware": c.REASON_HARDWARE, "user": c.REASON_USER, "planned": c.REASON_PLANNED, "repaired": c.REASON_REPAIRED}
+
+
+def _events(db: Any, cluster_id: int, node_at: c.IntArray, start: float, as_of: float) -> c.Events:
+    rows = db.execute(
+        "SELECT e.node_id, e.kind, e.reason_class, e.start, e.end FROM node_events e JOIN nodes n ON n.id = e.node_id"
+        " WHERE n.cluster_id = ? AND e.start <= ? AND (e.end IS NULL OR e.end >= ?) ORDER BY e.start, e.id",
+        (cluster_id, as_of, start - MATCH_SECONDS),
+    ).fetchall()
+    if not rows:
+        return c.empty_events()
+    end = np.array([np.nan if r[4] is None or r[4] > as_of else r[4] for r in rows], dtype=np.float64)
+    return c.Events(
+        node=node_at[np.array([r[0] for r in rows], dtype=np.int64)],
+        kind=np.array([_KINDS.get(r[1], c.REPORTED) for r in rows], dtype=np.int8),
+        reason=np.array([_CLASSES.get(r[2], c.REASON_UNKNOWN) for r in rows], dtype=np.int8),
+        start=np.array([r[3] for r in rows], dtype=np.float64),
+        end=end,
+    )
+
+
+class _Where(NamedTuple):
+    """Of each task: node, attempt (positions) and end."""
+
+    node: c.IntArray
+    attempt: c.IntArray
+    end: c.FloatArray
+
+
+def _culprits(db: Any, raw: Mapping[str, c.FloatArray], outcome: c.ByteArray, where: _Where, events: c.Events) -> c.BoolArray:
+    """Tasks near whose failure an event of their node names it as the culprit.
+
+    A node failure is named by the node going down, or drained for hardware; another failure by a hardware event only.
+    """
+    culprit = np.zeros(len(where.node), dtype=bool)
+    at = np.flatnonzero(outcome[where.attempt] == c.WRONG)
+    words = dict(db.execute("SELECT id, name FROM states").fetchall())
+    lost = np.array([words[int(s)] in ("NODE_FAIL", "BOOT_FAIL") for s in raw["state"]], dtype=bool)[where.attempt[at]]
+    hardware = (events.reason == c.REASON_HARDWARE) & np.isin(events.kind, (c.DOWN, c.DRAIN, c.REPORTED))
+    down = hardware | (events.kind == c.DOWN)
+    near_hardware = _near(events.node[hardware], events.start[hardware], where.node[at], where.end[at])
+    near_down = _near(events.node[down], events.start[down], where.node[at], where.end[at])
+    culprit[at] = np.where(lost, near_down, near_hardware)
+    return culprit
+
+
+def _near(event_node: c.IntArray, event_start: c.FloatArray, node: c.IntArray, when: c.FloatArray) -> c.BoolArray:
+    """For each (node, time): is there an event on that node within MATCH_SECONDS?"""
+    if not len(event_node):
+        return np.zeros(len(node), dtype=bool)
+    scale = 1e11
+    keys = np.sort(event_node * scale + event_start)
+    low = np.searchsorted(keys, node * scale + (when - MATCH_SECONDS), side="left")
+    high = np.searchsorted(keys, node * scale + (when + MATCH_SECONDS), side="right")
+    return high > low
+
+
+def _failed_nodes(db: Any, ids: NDArray[np.int64], outcome: c.ByteArray, where: _Where, nodes: c.Nodes) -> c.BoolArray:
+    """Tasks on the node that Slurm itself names as failed (FailedNode) of attempts that went wrong."""
+    named = np.full(len(ids), -1, dtype=np.int32)
+    position = {name: i for i, name in enumerate(nodes.names)}
+    for number, name in db.execute("SELECT id, failed_node FROM attempts WHERE failed_node IS NOT NULL").fetchall():
+        i = int(np.searchsorted(ids, number))
+        if i < len(ids) and ids[i] == number:
+            named[i] = position.get(name, -1)
+    return (named[where.attempt] == where.node) & (outcome[where.attempt] == c.WRONG)

@@ -1,0 +1,198 @@
+"""Inventory of nodes: what each has, as Slurm's configuration says now or as its tasks let infer. Kept with history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from slurm_hook.errors import InputError
+
+from . import convert, sacct
+from .store import Store, expand_nodes, transaction
+
+
+class NodeSpec(NamedTuple):
+    """What a node has. memory MiB (RealMemory)."""
+
+    name: str
+    memory_mib: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    gpu_type: str | None = None
+    gres: str = ""
+    features: str = ""
+    partitions: str = ""
+    switch: str = ""
+
+
+_KEYS = ("NodeName", "CPUTot", "RealMemory", "Gres", "AvailableFeatures", "Partitions")
+_PAIR = re.compile(r"(?:^| )(NodeName|CPUTot|RealMemory|Gres|AvailableFeatures|Partitions)=(\S*)")
+_GPU = re.compile(r"gpu(?::([^:,(]+))??(?::(\d+))?(?:\([^)]*\))?(?:,|$)")
+
+
+def parse_nodes(text: str) -> list[NodeSpec]:
+    """`scontrol -o show node` → specs. The first of each key counts: a later one may stand in a free-text reason."""
+    specs = []
+    for line in text.split("\n"):
+        found: dict[str, str] = {}
+        for key, value in _PAIR.findall(line):
+            found.setdefault(key, "" if value == "(null)" else value)
+        if found.get("NodeName"):
+            gpus, kind = gpu_count(found.get("Gres", ""))
+            specs.append(
+                NodeSpec(
+                    found["NodeName"], convert.integer(found.get("RealMemory", "")), convert.integer(found.get("CPUTot", "")),
+                    gpus, kind, found.get("Gres", ""), found.get("AvailableFeatures", ""), found.get("Partitions", ""),
+                )
+            )  # fmt: skip
+    return specs
+
+
+def gpu_count(gres: str) -> tuple[int, str | None]:
+    """GPUs in a Gres text and the type most of them have: `gpu:a100:4(S:0-1),gpu:2` → 6, "a100"."""
+    total, types = 0, dict[str, int]()
+    for item in re.split(r",(?![^(]*\))", gres):
+        name, *rest = re.sub(r"\(.*\)", "", item).split(":")
+        if name != "gpu":
+            continue
+        count = int(rest[-1]) if rest and rest[-1].isdigit() else 1
+        total += count
+        if rest and not rest[0].isdigit():
+            types[rest[0]] = types.get(rest[0], 0) + count
+    return total, max(types, key=lambda t: types[t]) if types else None
+
+
+def parse_topology(text: str) -> dict[str, str]:
+    """`scontrol -o show topology` → leaf switch of each node. Topologies without switches give nothing."""
+    switches: dict[str, str] = {}
+    for line in text.split("\n"):
+        pairs = dict(p.split("=", 1) for p in line.split() if "=" in p)
+        if pairs.get("Level") == "0" and pairs.get("Nodes"):
+            for name in expand_nodes(pairs["Nodes"]):
+                switches[name] = pairs.get("SwitchName", "")
+    return switches
+
+
+def from_slurm(timeout: float, cluster: str = "") -> list[NodeSpec]:
+    """The nodes of the running configuration with their leaf switches. Raises SlurmError."""
+    there = [f"--cluster={cluster}"] if cluster else []
+    specs = parse_nodes(sacct.run(["scontrol", *there, "--oneliner", "show", "node"], timeout))
+    try:
+        switches = parse_topology(sacct.run(["scontrol", *there, "--oneliner", "show", "topology"], timeout))
+    except (sacct.SlurmError, ValueError):  # no topology plugin: a cluster without switches
+        switches = {}
+    return [s._replace(switch=switches.get(s.name, "")) for s in specs]
+
+
+def cluster_name(timeout: float) -> str:
+    """ClusterName of the configuration here. Raises SlurmError."""
+    text = sacct.run(["scontrol", "show", "config"], timeout)
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    if not match:
+        raise sacct.SlurmError("scontrol show config: no ClusterName; name the cluster with -M")
+    return match[1]
+
+
+def from_file(path: str) -> list[NodeSpec]:
+    """Specs from a saved `scontrol -o show node`. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            specs = parse_nodes(file.read())
+    except (OSError, ValueError) as err:
+        raise InputError(f"{path}: can't be read ({err}); save it with `scontrol -o show node`") from err
+    if not specs:
+        raise InputError(f"{path}: no NodeName=… line; save it with `scontrol -o show node`")
+    return specs
+
+
+_SPEC_COLUMNS = ("memory_mib", "cpus", "gpus", "gpu_type", "gres", "features", "partitions", "switch")
+
+
+def save(store: Store, specs: Iterable[NodeSpec], when: int, source: str) -> int:
+    """Keep the specs: a node that changed gets a new row from `when` on, one that is gone is marked. Returns changes."""
+    changes = 0
+    with transaction(store.conn, store.path):
+        current = _current(store)
+        seen = []
+        for spec in specs:
+            node = store.node_id(spec.name)
+            seen.append((when, when, node))
+            values = tuple(v if v != "" else None for v in spec[1:])
+            if current.get(node, (None,))[0:] != (*values, source):
+                changes += 1
+                store.conn.execute(
+                    f"INSERT OR REPLACE INTO node_specs (node_id, valid_from, {', '.join(_SPEC_COLUMNS)}, source)"  # noqa: S608
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (node, when, *values, source),
+                )
+        store.conn.executemany(
+            "UPDATE nodes SET first_seen = min(coalesce(first_seen, ?1), ?1), last_seen = max(coalesce(last_seen, ?2), ?2),"
+            " gone = NULL WHERE id = ?3",
+            seen,
+        )
+        store.conn.execute(
+            "UPDATE nodes SET gone = coalesce(gone, ?) WHERE cluster_id = ? AND id IN (SELECT node_id FROM node_specs"
+            " WHERE source = ?) AND coalesce(last_seen, 0) < ?",
+            (when, store.cluster_id, source, when),
+        )
+    return changes
+
+
+def _current(store: Store) -> Mapping[int, tuple[Any, ...]]:
+    """The latest spec of each node: id → values and source."""
+    rows = store.conn.execute(
+        f"SELECT p.node_id, {', '.join('p.' + c for c in _SPEC_COLUMNS)}, p.source, max(p.valid_from)"  # noqa: S608
+        " FROM node_specs p JOIN nodes n ON n.id = p.node_id WHERE n.cluster_id = ? GROUP BY p.node_id",
+        (store.cluster_id,),
+    )
+    return {row[0]: tuple(row[1:-1]) for row in rows}
+
+
+def infer(store: Store) -> int:
+    """Specs for nodes without inventory: the most that ran on a node at once is the least it has. Returns changes."""
+    sql = (
+        "SELECT t.node_id, n.name, t.start, coalesce(t.end, t.start + 1), t.mem_mib, t.cpus, t.gpus, a.gpu_type"
+        " FROM tasks t JOIN nodes n ON n.id = t.node_id JOIN attempts a ON a.id = t.attempt_id"
+        " WHERE n.cluster_id = ? AND n.id NOT IN (SELECT node_id FROM node_specs WHERE source <> 'inferred')"
+        " ORDER BY t.node_id, t.start"
+    )
+    specs: list[NodeSpec] = []
+    first: dict[str, int] = {}
+    for name, start, sizes, kind in _largest(store.conn.execute(sql, (store.cluster_id,))):
+        mem, cpus, gpus = (int(s) if s else None for s in sizes)
+        specs.append(NodeSpec(name, mem, cpus, gpus, kind))
+        first[name] = start
+    with transaction(store.conn, store.path):
+        for spec in specs:
+            store.conn.execute(
+                "INSERT OR REPLACE INTO node_specs (node_id, valid_from, memory_mib, cpus, gpus, gpu_type, source)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'inferred')",
+                (store.node_id(spec.name), 0, spec.memory_mib, spec.cpus, spec.gpus, spec.gpu_type),
+            )
+    return len(specs)
+
+
+def _largest(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[str, int, list[float], str | None]]:
+    """Rows sorted by node and start → name, first start, largest concurrent (memory, CPUs, GPUs), GPU type."""
+    import heapq  # noqa: PLC0415
+
+    node, name, first, kind = None, "", 0, None
+    running: list[tuple[int, float, float, float]] = []
+    now, most = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+    for number, its_name, start, end, *amounts, gpu_type in rows:
+        if number != node:
+            if node is not None:
+                yield name, first, most, kind
+            node, name, first, kind = number, its_name, start, None
+            running, now, most = [], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+        while running and running[0][0] <= start:
+            ended = heapq.heappop(running)
+            now = [x - y for x, y in zip(now, ended[1:])]
+        used = [a or 0.0 for a in amounts]
+        heapq.heappush(running, (end, *used))
+        now = [x + y for x, y in zip(now, used)]
+        most = [max(x, y) for x, y in zip(most, now)]
+        kind = gpu_type or kind
+    if node is not None:
+        yield name, first, most, kind

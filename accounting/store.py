@@ -1,0 +1,342 @@
+"""The history in SQLite: opening, ids of names, writing of attempts in bulk. The only place that writes attempts.
+
+sqlite-utils opens the file and runs the migrations; the bulk path uses its connection's executemany. A chunk is one
+transaction: after a crash the database holds whole chunks, and reading them again changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import hostlist
+import sqlite_utils
+
+from slurm_hook.errors import StoreError
+
+from . import records, schema
+
+CHUNK = 4000
+_CACHE_SIZE = 50_000
+_BUSY_SECONDS = 30
+
+
+def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
+    """Open the history (made 0600 when new), migrated, WAL, foreign keys on. Raises StoreError with the mend."""
+    if not create and not os.path.exists(path):
+        raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
+    try:
+        _make_private(path)
+        conn = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+        conn.execute("PRAGMA foreign_keys = ON")
+        if conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute("PRAGMA synchronous = NORMAL")
+        db = sqlite_utils.Database(conn)
+        newer = schema.unknown(db)
+        if newer:
+            raise StoreError(f"{path}: written by a newer version (it has {', '.join(newer)}); update this one")
+        if len(schema.MIGRATIONS) != _applied(db):
+            with transaction(conn, path):
+                schema.migrate(db)
+    except (sqlite3.Error, OSError) as err:
+        raise StoreError(explain(path, err)) from err
+    return db
+
+
+def _applied(db: Any) -> int:
+    if "_migrations" not in db.table_names():
+        return 0
+    return db.execute("SELECT count(*) FROM _migrations").fetchone()[0]
+
+
+def _make_private(path: str) -> None:
+    """Other users' job names are in it: only its owner may read it."""
+    folder = os.path.dirname(path)
+    if folder:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def explain(path: str, err: Exception) -> str:
+    """A message for an SQLite or file error: what, why and how to mend it."""
+    text = str(err)
+    if isinstance(err, OSError):
+        return f"{path}: can't be opened ({err.strerror}); name another with --db or [history] path"
+    if "locked" in text or "busy" in text:
+        return f"{path}: locked by another program for over {_BUSY_SECONDS} s; end it and run again"
+    if "full" in text:
+        return f"{path}: the disk is full; nothing of this step was kept, make room and run again"
+    if "not a database" in text or "malformed" in text:
+        return f"{path}: not a usable SQLite file ({text}); move it away and collect anew, or restore a copy"
+    if "readonly" in text:
+        return f"{path}: may not be written; run as its owner"
+    return f"{path}: {text}"
+
+
+@contextmanager
+def transaction(conn: sqlite3.Connection, path: str) -> Iterator[None]:
+    """All or nothing; SQLite's errors become StoreError."""
+    try:
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            conn.execute("COMMIT")
+        except BaseException:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as err:
+        raise StoreError(explain(path, err)) from err
+
+
+class Counts(NamedTuple):
+    """What a chunk or a run did. rows are rows of accounting, seen those understood."""
+
+    attempts: int = 0
+    new: int = 0
+    changed: int = 0
+    tasks: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
+        return Counts(*[a + b for a, b in zip(self, other)])
+
+
+def stored_text(text: str) -> str | bytes:
+    """Text as it is stored: bytes that are not UTF-8 go in as a BLOB, so that the very same come out."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")
+    return text
+
+
+def loaded_text(value: str | bytes | None) -> str:
+    """The other way round."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value or ""
+
+
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """Names of a node list, each once. Raises ValueError for what is no node list or too large."""
+    if not text:
+        return ()
+    try:
+        if any(c.isspace() for c in text) or text.count("[") != text.count("]"):
+            raise ValueError("brackets don't match" if " " not in text else "blank inside")
+        return tuple(hostlist.expand_hostlist(text))
+    except (hostlist.BadHostlist, ValueError) as err:
+        raise ValueError(f"node list {text[:80]!r}: {err}") from None
+
+
+_ATTEMPT_COLUMNS = (
+    "id", "cluster_id", "job_id", "submit", "digest", "is_open", "label", "array_job", "array_task", "het_job", "het_offset",
+    "work_id", "account", "partition", "qos", "state_id", "cancelled_by", "exit_code", "exit_signal", "derived_code",
+    "derived_signal", "eligible", "start", "end", "elapsed", "limit_minutes", "nnodes", "cpus", "mem_mib", "gpus", "gpu_type",
+    "node_list", "failed_node", "restarts", "flags",
+)  # fmt: skip
+_UPSERT = (
+    f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"  # noqa: S608
+    f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in _ATTEMPT_COLUMNS[4:])}"
+)
+_INSERT_TASK = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_STEP = f"INSERT OR REPLACE INTO steps VALUES ({', '.join('?' * 15)})"  # noqa: S608
+
+
+class Store:
+    """One cluster's part of the history."""
+
+    def __init__(self, db: sqlite_utils.Database, path: str, cluster: str) -> None:
+        self.db, self.path, self.cluster = db, path, cluster
+        self.conn: sqlite3.Connection = db.conn
+        self._names: dict[str, dict[Any, int]] = {"users": {}, "states": {}, "works": {}, "nodes": {}}
+        self._node_lists: dict[str, tuple[str, ...]] = {}
+        with transaction(self.conn, path):
+            self.conn.execute("INSERT OR IGNORE INTO clusters (name) VALUES (?)", (cluster,))
+        self.cluster_id: int = self._one("SELECT id FROM clusters WHERE name = ?", (cluster,))
+
+    def _one(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        row = self.conn.execute(sql, values).fetchone()
+        return row[0] if row else None
+
+    # high-water mark
+    def high_water(self) -> int | None:
+        """Accounting is read up to here; None before the first run."""
+        return self._one("SELECT high_water FROM clusters WHERE id = ?", (self.cluster_id,))
+
+    def set_high_water(self, until: int) -> None:
+        """Advance the mark; it never goes back."""
+        with transaction(self.conn, self.path):
+            self.conn.execute(
+                "UPDATE clusters SET high_water = max(coalesce(high_water, 0), ?) WHERE id = ?", (until, self.cluster_id)
+            )
+
+    def open_jobs(self, before: int) -> list[int]:
+        """Raw ids of attempts that may still change and were submitted before a time: sacct may show them ended by now."""
+        sql = "SELECT DISTINCT job_id FROM attempts WHERE cluster_id = ? AND is_open = 1 AND submit < ? AND job_id > 0"
+        return [row[0] for row in self.conn.execute(sql + " ORDER BY job_id", (self.cluster_id, before))]
+
+    # writing
+    def write(self, reader: records.Reader, groups: Iterable[records.Group], reject: Callable[[records.Reject], None]) -> Counts:
+        """Write a chunk of groups in one transaction. Unchanged ones are left alone without being converted."""
+        unique = {(g.job_id, g.submit): g for g in groups}
+        try:
+            return self._write(reader, unique, reject)
+        except BaseException:
+            for known in self._names.values():  # ids given out in a transaction that is gone
+                known.clear()
+            raise
+
+    def _write(
+        self,
+        reader: records.Reader,
+        unique: dict[tuple[int, int], records.Group],
+        reject: Callable[[records.Reject], None],
+    ) -> Counts:
+        with transaction(self.conn, self.path):
+            known = self._known(unique)
+            fresh = [g for key, g in unique.items() if key not in known or known[key][1] != g.digest]
+            next_id = self._one("SELECT coalesce(max(id), 0) FROM attempts") + 1
+            attempts, tasks, steps, changed = [], [], [], []
+            for group in fresh:
+                old = known.get((group.job_id, group.submit))
+                try:
+                    attempt = reader.attempt(group)
+                except ValueError as err:
+                    reject(records.Reject(str(err), reader.kept_text(group.job)))
+                    continue
+                if old:
+                    attempt_id = old[0]
+                    changed.append((attempt_id,))
+                else:
+                    attempt_id, next_id = next_id, next_id + 1
+                row, its_tasks, its_steps = self._rows(attempt_id, group.digest, attempt)
+                attempts.append(row)
+                tasks += its_tasks
+                steps += its_steps
+            self._insert(attempts, tasks, steps, changed)
+        return Counts(len(unique), len(attempts) - len(changed), len(changed), len(tasks))
+
+    def _insert(self, attempts: list[Any], tasks: list[Any], steps: list[Any], changed: list[Any]) -> None:
+        if changed:
+            self.conn.executemany("DELETE FROM tasks WHERE attempt_id = ?", changed)
+            self.conn.executemany("DELETE FROM steps WHERE attempt_id = ?", changed)
+        self.conn.executemany(_UPSERT, attempts)
+        self.conn.executemany(_INSERT_TASK, tasks)
+        self.conn.executemany(_INSERT_STEP, steps)
+        self._seen(tasks)
+
+    def _seen(self, tasks: Iterable[Sequence[Any]]) -> None:
+        """Widen the time in which the nodes of some tasks are known to have been there."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for _, node, start, end, *_ in tasks:
+            if start < first.get(node, start + 1):
+                first[node] = start
+            if (end or start) > last.get(node, -1):
+                last[node] = end or start
+        self.conn.executemany(
+            "UPDATE nodes SET first_seen = min(coalesce(first_seen, ?1), ?1), last_seen = max(coalesce(last_seen, ?2), ?2)"
+            " WHERE id = ?3",
+            [(first[node], last[node], node) for node in first],
+        )
+
+    def _known(self, unique: dict[tuple[int, int], records.Group]) -> dict[tuple[int, int], tuple[int, bytes]]:
+        """Attempts of the chunk that are there: key → id, digest. One range query where the numbers lie close."""
+        if not unique:
+            return {}
+        low, high = min(unique)[0], max(unique)[0]
+        sql = "SELECT job_id, submit, id, digest FROM attempts WHERE cluster_id = ? AND "
+        if high - low <= 20 * len(unique):
+            rows = self.conn.execute(sql + "job_id BETWEEN ? AND ?", (self.cluster_id, low, high)).fetchall()
+        else:
+            one = sql + "job_id = ? AND submit = ?"
+            rows = [r for key in unique for r in self.conn.execute(one, (self.cluster_id, *key))]
+        return {(job, submit): (number, digest) for job, submit, number, digest in rows}
+
+    def _rows(self, attempt_id: int, digest: bytes, a: records.Attempt) -> tuple[tuple[Any, ...], list[Any], list[Any]]:
+        """The table rows of one attempt: attempt, tasks, steps."""
+        flags = a.flags
+        try:
+            names = self.expand(a.node_list)
+        except ValueError:
+            names, flags = (), flags | records.BAD_NODE_LIST
+        row = (
+            attempt_id, self.cluster_id, a.job_id, a.submit, digest, a.is_open, stored_text(a.label), a.array_job,
+            a.array_task, a.het_job, a.het_offset, self._work(a.user, a.name), stored_text(a.account),
+            stored_text(a.partition), stored_text(a.qos), self._id("states", a.state), *a[14:27], a.gpus, a.gpu_type,
+            stored_text(a.node_list), a.failed_node, a.restarts, flags,
+        )  # fmt: skip
+        tasks = [
+            (attempt_id, self.node_id(t.node), a.start, a.end, t.cpus, t.mem_mib, t.gpus, t.max_rss_mib, t.exact)
+            for t in records.tasks(a, names)
+        ]
+        steps = [
+            (attempt_id, stored_text(s.step), stored_text(s.name), self._id("states", s.state), *s[3:])
+            for s in a.steps
+        ]  # fmt: skip
+        return row, tasks, steps
+
+    def expand(self, node_list: str) -> tuple[str, ...]:
+        """Names of a node list, remembered. Raises ValueError."""
+        names = self._node_lists.get(node_list)
+        if names is None:
+            if len(self._node_lists) >= _CACHE_SIZE // 10:
+                self._node_lists.clear()
+            names = self._node_lists[node_list] = expand_nodes(node_list)
+        return names
+
+    # ids of names
+    def _id(self, table: str, name: str) -> int:
+        known = self._names[table]
+        number = known.get(name)
+        if number is None:
+            value = stored_text(name)
+            self.conn.execute(f"INSERT OR IGNORE INTO {table} (name) VALUES (?)", (value,))  # noqa: S608
+            number = self._remember(table, name, self._one(f"SELECT id FROM {table} WHERE name = ?", (value,)))  # noqa: S608
+        return number
+
+    def _remember(self, table: str, key: Any, number: int) -> int:
+        if len(self._names[table]) >= _CACHE_SIZE:
+            self._names[table].clear()
+        self._names[table][key] = number
+        return number
+
+    def _work(self, user: str, name: str) -> int:
+        number = self._names["works"].get((user, name))
+        if number is None:
+            key = (self._id("users", user), stored_text(name))
+            self.conn.execute("INSERT OR IGNORE INTO works (user_id, name) VALUES (?, ?)", key)
+            number = self._one("SELECT id FROM works WHERE user_id = ? AND name = ?", key)
+            self._remember("works", (user, name), number)
+        return number
+
+    def node_id(self, name: str) -> int:
+        """Id of a node; it is made known if it isn't yet."""
+        number = self._names["nodes"].get(name)
+        if number is None:
+            key = (self.cluster_id, stored_text(name))
+            self.conn.execute("INSERT OR IGNORE INTO nodes (cluster_id, name) VALUES (?, ?)", key)
+            number = self._one("SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", key)
+            self._remember("nodes", name, number)
+        return number
+
+    def add_rejects(self, source: str, rejects: Sequence[records.Reject], now: int) -> None:
+        """Keep what could not be understood, each once."""
+        rows = [
+            (self.cluster_id, now, source, r.reason[:500], stored_text(r.text[:4000]), records.digest(r.reason + r.text))
+            for r in rejects
+        ]
+        with transaction(self.conn, self.path):
+            self.conn.executemany(
+                "INSERT INTO rejects (cluster_id, seen, source, reason, text, digest) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (cluster_id, digest) DO UPDATE SET seen = excluded.seen",
+                rows,
+            )

@@ -1,0 +1,48 @@
+"""Times as sacct's -S and -E take them, and zones of dumps."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from slurm_hook.errors import UsageError
+
+from .convert import Times
+
+HOUR = 3600
+DAY = 86_400
+_UNITS = {"second": 1, "minute": 60, "hour": HOUR, "day": DAY, "week": 7 * DAY}
+_NOW = re.compile(r"now(?:([+-])(\d+)(second|minute|hour|day|week)s?)?")
+_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
+
+
+def parse_when(text: str, now: int) -> int:
+    """now, now-90days, today, midnight, 2026-01-31[T12:00[:00]], uts1795958909 → epoch seconds. Raises UsageError."""
+    word = text.strip()
+    match = _NOW.fullmatch(word)
+    if match:
+        sign, count, unit = match.groups()
+        return now + (int(count) * _UNITS[unit] * (-1 if sign == "-" else 1) if sign else 0)
+    if word in ("today", "midnight", "yesterday", "tomorrow"):
+        day = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+        shift = {"yesterday": -1, "tomorrow": 1}.get(word, 0)
+        return int((day + timedelta(days=shift)).timestamp())
+    if word.removeprefix("uts").isdigit() and len(word) <= 15:
+        return int(word.removeprefix("uts"))
+    for form in _FORMATS:
+        try:
+            return int(datetime.strptime(word, form).timestamp())
+        except (ValueError, OverflowError):
+            continue
+    raise UsageError(f"{text!r} is not a time; write now-90days, 2026-01-31, 2026-01-31T12:00:00 or uts1795958909")
+
+
+def zone(name: str | None) -> Times:
+    """Reader of ISO times in a named zone (None: this machine's). Raises UsageError."""
+    if not name:
+        return Times()
+    try:
+        return Times(ZoneInfo(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(f"--timezone {name!r}: unknown; write a name such as Europe/Berlin or UTC") from None
