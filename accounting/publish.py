@@ -1,0 +1,94 @@
+"""Scores → the published files: scores.json for the submit path, a Lua table for job_submit, metrics for node_exporter.
+
+Each file is written whole or not at all (temporary file, fsync, rename). Node data and the hook's settings only: no user
+name, job name or path ever gets here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import SnapshotError
+from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, scores_to_json, write_json
+
+from .scoring import NodeRow, ScoreTable
+
+ARCHIVE = "snapshots"
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Static facts of a node that placement needs: mem in MiB, GPUs of one type, features, partitions, leaf switch."""
+
+    name: str
+    mem: int = 0
+    cpus: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    switch: str = ""
+
+
+def capacity_of(facts: NodeFacts, settings: Settings) -> float:
+    """Capacity b of the method in MiB: memory, GPU memory, or by `auto` GPU memory where the node has GPUs."""
+    resource = settings.scoring.capacity_resource
+    table: Mapping[str, int] = settings.scoring.gpu_mem
+    gpu_mem = facts.gpus * float(table.get(facts.gpu_type.lower(), table.get("default", 0)))
+    if resource == "mem" or (resource == "auto" and not facts.gpus):
+        return float(facts.mem)
+    return gpu_mem
+
+
+def build(
+    table: ScoreTable, facts: Iterable[NodeFacts], settings: Settings, *, cluster: str, created: float,
+    cost_quantiles: tuple[float, ...] = (),
+) -> Scores:  # fmt: skip
+    """The snapshot of one scoring run. Nodes are those that exist now (`facts`): one that left is not published.
+
+    The id names moment and content, so that two runs over the same history can be told apart and compared.
+    """
+    rows = {row.name: row for row in table.rows}
+    nodes = {f.name: _node(f, rows.get(f.name, NodeRow(f.name)), settings) for f in facts}
+    scores = Scores("", cluster, created, table.as_of, table.method, settings.hook_mapping(), nodes, cost_quantiles)
+    digest = hashlib.sha256(json.dumps(scores_to_json(scores)["nodes"], sort_keys=True).encode()).hexdigest()[:8]
+    return scores._replace(id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime(created)) + digest)
+
+
+def _node(facts: NodeFacts, row: NodeRow, settings: Settings) -> NodeScore:
+    return NodeScore(
+        name=facts.name, capability=row.capability, relative=row.relative, low=row.low, high=row.high,
+        reliability=row.reliability, breakdown=row.breakdown, hazard=row.hazard, tasks=row.tasks, lemon=row.lemon,
+        suspect_until=row.suspect_until, capacity=capacity_of(facts, settings), mem=facts.mem, cpus=facts.cpus,
+        gpus=facts.gpus, gpu_type=facts.gpu_type, features=facts.features, partitions=facts.partitions, switch=facts.switch,
+    )  # fmt: skip
+
+
+def publish(scores: Scores, settings: Settings) -> str:
+    """Write scores.json and its copy in the archive; drop archived ones older than `[publish] keep_days`.
+
+    Returns the path of scores.json. Raises SnapshotError when the folder can't be written; what was there stays.
+    """
+    folder = settings.publish.path
+    data = scores_to_json(scores)
+    archive = os.path.join(folder, ARCHIVE)
+    try:
+        os.makedirs(archive, mode=0o755, exist_ok=True)
+    except OSError as err:
+        raise SnapshotError(f"{archive}: can't be made ({err.strerror}); let the service user write in {folder}") from err
+    # the archive first: whatever a decision names by its id can be looked up later
+    write_json(archive, f"{scores.id}.json", data)
+    _drop_old(archive, scores.created - settings.publish.keep_days * 86400)
+    return write_json(folder, SCORES_NAME, data)
+
+
+def _drop_old(archive: str, before: float) -> None:
+    for entry in os.scandir(archive):
+        if entry.name.endswith(".json") and entry.stat().st_mtime < before:
+            os.unlink(entry.path)
