@@ -149,6 +149,17 @@ def _current(store: Store) -> Mapping[int, tuple[Any, ...]]:
     return {row[0]: tuple(row[1:-1]) for row in rows}
 
 
+def present(db: Any, cluster: str) -> list[NodeSpec]:
+    """The latest spec of each node that is in the configuration now, by name."""
+    rows = db.execute(
+        f"SELECT n.name, {', '.join('p.' + c for c in _SPEC_COLUMNS)}, max(p.valid_from) FROM node_specs p"  # noqa: S608
+        " JOIN nodes n ON n.id = p.node_id JOIN clusters k ON k.id = n.cluster_id"
+        " WHERE k.name = ? AND n.gone IS NULL GROUP BY n.id ORDER BY n.name",
+        (cluster,),
+    )
+    return [NodeSpec(*row[:-1]) for row in rows]
+
+
 def infer(store: Store) -> int:
     """Specs for nodes without inventory: the most that ran on a node at once is the least it has. Returns changes."""
     sql = (

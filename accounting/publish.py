@@ -10,64 +10,55 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
 from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, scores_to_json, write_json
 
+from .history import gpu_size
+from .nodes import NodeSpec
 from .scoring import NodeRow, ScoreTable
 
 ARCHIVE = "snapshots"
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """Static facts of a node that placement needs: mem in MiB, GPUs of one type, features, partitions, leaf switch."""
-
-    name: str
-    mem: int = 0
-    cpus: int = 0
-    gpus: int = 0
-    gpu_type: str = ""
-    features: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    switch: str = ""
-
-
-def capacity_of(facts: NodeFacts, settings: Settings) -> float:
-    """Capacity b of the method in MiB: memory, GPU memory, or by `auto` GPU memory where the node has GPUs."""
+def capacity_of(spec: NodeSpec, settings: Settings) -> float:
+    """Capacity b of the method in MiB: memory, GPU memory, or by `auto` GPU memory where the node has GPUs. 0: unknown."""
     resource = settings.scoring.capacity_resource
-    table: Mapping[str, int] = settings.scoring.gpu_mem
-    gpu_mem = facts.gpus * float(table.get(facts.gpu_type.lower(), table.get("default", 0)))
-    if resource == "mem" or (resource == "auto" and not facts.gpus):
-        return float(facts.mem)
-    return gpu_mem
+    if resource == "mem" or (resource == "auto" and not spec.gpus):
+        return float(spec.memory_mib or 0)
+    size = (spec.gpus or 0) * gpu_size(spec.gpu_type, settings.scoring.gpu_mem)
+    return size if size > 0 else 0.0
 
 
 def build(
-    table: ScoreTable, facts: Iterable[NodeFacts], settings: Settings, *, cluster: str, created: float,
+    table: ScoreTable, specs: Iterable[NodeSpec], settings: Settings, *, cluster: str, created: float,
     cost_quantiles: tuple[float, ...] = (),
 ) -> Scores:  # fmt: skip
-    """The snapshot of one scoring run. Nodes are those that exist now (`facts`): one that left is not published.
+    """The snapshot of one scoring run. Nodes are those that exist now (`specs`): one that left is not published.
 
     The id names moment and content, so that two runs over the same history can be told apart and compared.
     """
     rows = {row.name: row for row in table.rows}
-    nodes = {f.name: _node(f, rows.get(f.name, NodeRow(f.name)), settings) for f in facts}
+    nodes = {spec.name: _node(spec, rows.get(spec.name, NodeRow(spec.name)), settings) for spec in specs}
     scores = Scores("", cluster, created, table.as_of, table.method, settings.hook_mapping(), nodes, cost_quantiles)
     digest = hashlib.sha256(json.dumps(scores_to_json(scores)["nodes"], sort_keys=True).encode()).hexdigest()[:8]
     return scores._replace(id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime(created)) + digest)
 
 
-def _node(facts: NodeFacts, row: NodeRow, settings: Settings) -> NodeScore:
+def _node(spec: NodeSpec, row: NodeRow, settings: Settings) -> NodeScore:
     return NodeScore(
-        name=facts.name, capability=row.capability, relative=row.relative, low=row.low, high=row.high,
+        name=spec.name, capability=row.capability, relative=row.relative, low=row.low, high=row.high,
         reliability=row.reliability, breakdown=row.breakdown, hazard=row.hazard, tasks=row.tasks, lemon=row.lemon,
-        suspect_until=row.suspect_until, capacity=capacity_of(facts, settings), mem=facts.mem, cpus=facts.cpus,
-        gpus=facts.gpus, gpu_type=facts.gpu_type, features=facts.features, partitions=facts.partitions, switch=facts.switch,
+        suspect_until=row.suspect_until, capacity=capacity_of(spec, settings), mem=int(spec.memory_mib or 0),
+        cpus=int(spec.cpus or 0), gpus=int(spec.gpus or 0), gpu_type=spec.gpu_type or "", features=_words(spec.features),
+        partitions=_words(spec.partitions), switch=spec.switch or "",
     )  # fmt: skip
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word for word in (text or "").split(",") if word)
 
 
 def publish(scores: Scores, settings: Settings) -> str:

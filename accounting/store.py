@@ -57,7 +57,7 @@ def _make_private(path: str) -> None:
     """Other users' job names are in it: only its owner may read it."""
     folder = os.path.dirname(path)
     if folder:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o755, exist_ok=True)  # the published files may lie below it; the history is 0600
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 

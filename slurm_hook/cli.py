@@ -17,6 +17,9 @@ from .errors import WorkhorseError
 COMMANDS: dict[str, str] = {
     # name: module:attribute
     "collect": "accounting.cli:collect",
+    "nodes": "slurm_hook.cli_nodes:nodes",
+    "refresh": "accounting.cli_scores:refresh",
+    "score": "accounting.cli_scores:score",
 }
 
 

@@ -1,0 +1,87 @@
+"""Commands that turn the history into scores: `score` and `refresh`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from slurm_hook.config import Settings
+from slurm_hook.table import print_nodes
+
+from . import refresh as refreshing
+from . import times
+from .cli import collect, database_path
+from .store import connect
+
+_PATHS = [
+    click.option("--db", type=click.Path(), help="history database; default: [history] path"),
+    click.option("-M", "--cluster", help="cluster; default: the only one of the history"),
+    click.option("--method", type=click.Choice(["attributed", "published"]), help="default: [scoring] method"),
+]
+
+
+def _options(command: Any) -> Any:
+    for option in reversed(_PATHS):
+        command = option(command)
+    return command
+
+
+def _settings(settings: Settings, method: str | None) -> Settings:
+    return settings.replace(scoring__method=method) if method else settings
+
+
+def _closing(done: refreshing.Refreshed) -> str:
+    scores = done.scores
+    scored = sum(node.capability is not None for node in scores.nodes.values())
+    lemons = sum(node.lemon for node in scores.nodes.values())
+    line = f"cluster {scores.cluster}: {scored} of {len(scores.nodes)} nodes scored ({scores.method}), {lemons} lemons"
+    return f"{line}; {done.path}" if done.path else line
+
+
+@click.command()
+@_options
+@click.option("--as-of", help="score as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …")
+@click.option("--dry-run", is_flag=True, help="print the scores, publish nothing")
+@click.option("--json", "as_json", is_flag=True, help="print the scores as JSON")
+@click.pass_context
+def score(ctx: click.Context, db: str | None, cluster: str | None, method: str | None, **options: Any) -> None:
+    """Score the nodes of the history and publish the result.
+
+    Example: workhorse score --db history.db --dry-run
+    """
+    database = connect(database_path(ctx, db), create=False)
+    moment = times.parse_when(options["as_of"], int(time.time())) if options["as_of"] else None
+    name = refreshing.only_cluster(database, cluster)
+    done = refreshing.run(
+        database, name, _settings(ctx.obj, method), as_of=moment, write=not (options["dry_run"] or moment is not None)
+    )
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    if options["as_json"] or options["dry_run"] or moment is not None:
+        print_nodes(list(done.scores.nodes.values()), as_json=options["as_json"])
+    if not options["as_json"]:
+        click.echo(_closing(done))
+
+
+@click.command()
+@_options
+@click.pass_context
+def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str | None) -> None:
+    """Collect what is new, score the nodes, publish: the nightly run.
+
+    Example: workhorse refresh
+    """
+    try:
+        ctx.invoke(collect, db=db, cluster=cluster)
+    except click.exceptions.Exit as exited:  # some rows were set aside: the others are worth a score
+        code = exited.exit_code
+    else:
+        code = 0
+    database = connect(database_path(ctx, db), create=False)
+    done = refreshing.run(database, refreshing.only_cluster(database, cluster), _settings(ctx.obj, method))
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(_closing(done))
+    ctx.exit(code)

@@ -1,0 +1,69 @@
+"""One scoring run from the database to the published files: history → scores → snapshot."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import StoreError
+from slurm_hook.snapshot import Scores
+
+from . import publish
+from .history import load_history
+from .nodes import present
+from .scoring import score_history
+
+COST_DAYS = 30.0  # jobs of this many days make the percentiles of the cost rank
+
+
+class Refreshed(NamedTuple):
+    """What a run made: the snapshot, where it was written ("" if it was not), and notes for people."""
+
+    scores: Scores
+    path: str
+    notes: tuple[str, ...]
+
+
+def only_cluster(db: Any, asked: str | None) -> str:
+    """The cluster asked for, or the only one that the history has. Raises StoreError naming those there are."""
+    known = [row[0] for row in db.execute("SELECT name FROM clusters ORDER BY name")]
+    if asked in known:
+        return str(asked)
+    if asked or not known:
+        raise StoreError(
+            f"cluster {asked!r} has no history here (known: {', '.join(known) or 'none'}); run `workhorse collect` first"
+        )
+    if len(known) > 1:
+        raise StoreError(f"the history has clusters {', '.join(known)}; name one with -M")
+    return known[0]
+
+
+def cost_quantiles(db: Any, cluster: str, as_of: float) -> tuple[float, ...]:
+    """Percentiles 0, 5 … 100 of node-hours (nodes × limit, else × run time) of the jobs that ran in the last 30 days."""
+    rows = db.execute(
+        "SELECT a.nnodes * coalesce(a.limit_minutes * 60, a.elapsed, 0) / 3600.0 FROM attempts a"
+        " JOIN clusters k ON k.id = a.cluster_id WHERE k.name = ? AND a.start IS NOT NULL AND a.start BETWEEN ? AND ?",
+        (cluster, as_of - COST_DAYS * 86400, as_of),
+    ).fetchall()
+    hours = np.array([row[0] for row in rows if row[0]], dtype=float)
+    if not len(hours):
+        return ()
+    return tuple(float(q) for q in np.quantile(hours, np.linspace(0, 1, 21)))
+
+
+def run(db: Any, cluster: str, settings: Settings, *, as_of: float | None = None, write: bool = True) -> Refreshed:
+    """Score the cluster's history as of a moment (now) and publish the result.
+
+    Raises StoreError when the history has no such cluster, SnapshotError when the files can't be written.
+    """
+    now = time.time()
+    moment = now if as_of is None else as_of
+    history = load_history(db, cluster, moment, settings.scoring.window_days, settings)
+    table = score_history(history, settings)
+    scores = publish.build(
+        table, present(db, cluster), settings, cluster=cluster, created=now, cost_quantiles=cost_quantiles(db, cluster, moment)
+    )
+    return Refreshed(scores, publish.publish(scores, settings) if write else "", table.notes)

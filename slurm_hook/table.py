@@ -1,0 +1,98 @@
+"""The node table, for `nodes` and `score`: rich where it is installed, plain columns elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .snapshot import NodeScore
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _interval(node: NodeScore) -> str:
+    return "-" if node.low is None or node.high is None else f"{node.low:.2f}-{node.high:.2f}"
+
+
+def _state(node: NodeScore) -> str:
+    if node.lemon:
+        return "lemon"
+    if node.suspect_until > time.time():
+        return "suspect"
+    return "" if node.capability is not None else "no score"
+
+
+COLUMNS: tuple[tuple[str, Callable[[NodeScore], str]], ...] = (
+    ("NODE", lambda n: n.name),
+    ("CAPABILITY", lambda n: _number(n.capability)),
+    ("RELATIVE", lambda n: _number(n.relative, ".2f")),
+    ("90%", _interval),
+    ("RELIABILITY", lambda n: _number(n.reliability)),
+    ("BREAKDOWN", lambda n: _number(n.breakdown)),
+    ("HAZARD", lambda n: _number(n.hazard)),
+    ("TASKS", lambda n: str(n.tasks)),
+    ("GPUS", lambda n: f"{n.gpus} {n.gpu_type}".strip()),
+    ("MEM_MIB", lambda n: str(n.mem)),
+    ("SWITCH", lambda n: n.switch or "-"),
+    ("STATE", _state),
+)
+
+
+def ordered(nodes: Sequence[NodeScore]) -> list[NodeScore]:
+    """Best first; nodes without a score of their own after those with one, then by name."""
+    return sorted(nodes, key=lambda n: (n.capability is None, -(n.capability or 0.0), n.name))
+
+
+def print_nodes(
+    nodes: Sequence[NodeScore], *, as_json: bool = False, parsable: bool = False, header: bool = True,
+    columns: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print nodes best first, on stdout. `columns`: some of COLUMNS by name, in that order."""
+    rows = ordered(nodes)
+    if as_json:
+        click.echo(json.dumps([n._asdict() for n in rows], indent=1))
+        return
+    chosen = [c for name in (columns or [c[0] for c in COLUMNS]) for c in COLUMNS if c[0] == name]
+    cells = [[text(n) for _, text in chosen] for n in rows]
+    titles = [name for name, _ in chosen]
+    if parsable:
+        for line in ([titles] if header else []) + cells:
+            click.echo("|".join(line))
+    elif not _rich(titles, cells, header):
+        _plain(titles, cells, header)
+
+
+def _rich(titles: Sequence[str], cells: Sequence[Sequence[str]], header: bool) -> bool:
+    if not sys.stdout.isatty():
+        return False
+    try:
+        from rich.console import Console  # noqa: PLC0415 - a login node need not have it
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return False
+    table = Table(show_header=header, box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, no_wrap=title == "NODE", justify="left" if title in ("NODE", "SWITCH", "STATE") else "right")
+    for row in cells:
+        style = {"lemon": "bold red", "suspect": "yellow"}.get(row[-1], "")
+        table.add_row(*(Text(cell, style=style) for cell in row))
+    Console().print(table)
+    return True
+
+
+def _plain(titles: Sequence[str], cells: Sequence[Sequence[str]], header: bool) -> None:
+    lines = ([titles] if header else []) + list(cells)
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(titles))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
