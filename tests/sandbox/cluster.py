@@ -51,9 +51,9 @@ class Sandbox(Client):
 
     def up(self) -> "Sandbox":
         """Install what is missing, start all, return when all nodes are idle; on failure nothing is left."""
-        packages.ensure()
         self._catch_sigterm()
         try:
+            packages.ensure()
             self._start_keeper()
             self._attach(self._await_ready())
         except BaseException:
@@ -64,24 +64,30 @@ class Sandbox(Client):
     def down(self) -> None:
         """Take all down; harmless when it is down already."""
         process, self._keeper = self._keeper, None
-        if process is None:
-            return
         try:
+            if process is not None:
+                self._end_keeper(process)
+        finally:
+            self._restore_sigterm()
+
+    def _end_keeper(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        root: Path | None = getattr(self, "root", None)
+        # Should this be interrupted, the closed pipe (at the latest when we die) still tells the keeper to stop.
+        with process.stdin, process.stdout:
             process.terminate()
             process.wait(timeout=DOWN_TIMEOUT)
-        finally:
-            # Should the keeper have failed, or this wait be interrupted, its end of the pipe still tells it to stop.
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._restore_sigterm()
-        root = getattr(self, "root", None)
-        if root is not None and root.exists():
+            errors = process.stdout.read().decode()
+        if root is not None and root.exists():  # the keeper was killed
             take_down(root)
+        if process.returncode > 0 and errors:
+            raise SandboxError(f"The sandbox ended badly: {errors}")
 
     def _start_keeper(self) -> None:
         argv = [sys.executable, "-I", "-c", KEEPER, str(REPO)]
-        self._keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
+        self._keeper = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True
+        )
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(json.dumps(asdict(self._order)).encode() + b"\n")
         self._keeper.stdin.flush()

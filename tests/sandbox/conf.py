@@ -163,6 +163,20 @@ def cgroup_conf(lay: Layout) -> str:
     return f"CgroupPlugin={'cgroup/v1' if lay.version < (23, 2) else 'disabled'}\n"
 
 
+def accounts(cluster: str, account: str, users: tuple[str, ...], operator: str) -> str:
+    """A file for `sacctmgr load`: one connection for all, where single commands take half a second each on 22.05."""
+    lines = [
+        f"Cluster - '{cluster}'",
+        "Parent - 'root'",
+        "User - 'root':DefaultAccount='root':AdminLevel='Administrator'",
+        f"Account - '{account}'",
+        f"Parent - '{account}'",
+        *(f"User - '{user}':DefaultAccount='{account}'" for user in users),
+        f"User - '{operator}':DefaultAccount='{account}':AdminLevel='Operator'",
+    ]
+    return "\n".join([*lines, ""])
+
+
 def init_sql() -> str:
     """What MariaDB runs before it takes connections: the database and slurmdbd's account."""
     return (

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from . import conf, packages, procs, users
@@ -35,9 +36,10 @@ def client_env(root: Path) -> dict[str, str]:
 class Daemons:
     """The daemons of one sandbox; `start` returns when all nodes are idle. Ending them is the keeper's business."""
 
-    def __init__(self, lay: conf.Layout, files: dict[str, str]) -> None:
+    def __init__(self, lay: conf.Layout, files: dict[str, str], make_users: Callable[[], None]) -> None:
         self.lay = lay
         self.files = files
+        self.make_users = make_users
         self.env = client_env(lay.root)
         self.running: list[tuple[str, subprocess.Popen[bytes]]] = []
 
@@ -46,7 +48,7 @@ class Daemons:
         self.write_files()
         mariadb = self._install_db()
         self.launch("munged", self._munged())
-        users.create()
+        self.make_users()
         self._await_db(mariadb)
         self.launch("slurmdbd", ["slurmdbd", "-D"])
         self._until(lambda: procs.listening(self.lay.ports[1]), "slurmdbd to listen")
@@ -146,26 +148,23 @@ class Daemons:
         self._until(lambda: _connects(self.lay.mysql_socket), "MariaDB to answer")
 
     def _accounts(self) -> None:
-        self.call("sacctmgr", "-i", "add", "cluster", self.lay.cluster)
-        self.call("sacctmgr", "-i", "add", "account", users.ACCOUNT, f"Cluster={self.lay.cluster}")
-        names = ",".join((*users.ORDINARY, users.SERVICE))
-        self.call("sacctmgr", "-i", "add", "user", names, f"Account={users.ACCOUNT}")
-        self.call("sacctmgr", "-i", "modify", "user", users.SERVICE, "set", "AdminLevel=Operator")
+        path = self.lay.root / "db" / "accounts"
+        path.write_text(conf.accounts(self.lay.cluster, users.ACCOUNT, users.ORDINARY, users.SERVICE))
+        self.call("sacctmgr", "-i", "load", str(path))
 
     def _all_idle(self) -> bool:
         argv = ["sinfo", "-h", "-N", "-p", "llm", "-o", "%T"]
         done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=30, check=False)
         return done.stdout.split() == ["idle"] * len(self.lay.nodes)
 
-    def _until(self, ready: object, what: str, pause: float = 0.01) -> None:
+    def _until(self, ready: Callable[[], bool], what: str, pause: float = 0.01) -> None:
         """Poll `ready`, but give up at once when a daemon ends."""
-        assert callable(ready)
 
         def check() -> bool:
             for name, process in self.running:
                 if process.poll() is not None:
                     raise SandboxError(f"{name} ended with code {process.returncode} while waiting for {what}.")
-            return bool(ready())
+            return ready()
 
         procs.poll(check, START_TIMEOUT, what, pause)
 
@@ -176,7 +175,10 @@ def _private(path: Path, content: bytes) -> None:
 
 
 def _small_innodb() -> list[str]:
-    return ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M", "--innodb-flush-method=nosync"]
+    """Small files, and no waiting for the disk: nothing here needs to survive a crash."""
+    return [
+        "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M", "--innodb-flush-method=nosync", "--sync-frm=0",
+    ]  # fmt: skip
 
 
 def _connects(path: Path) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -50,11 +51,21 @@ class Keeper:
         self.claims: list[object] = []
         self.live = ""
         self.stopping = False
+        self.uninterrupted = False
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Only the first signal counts: nothing interrupts the taking down."""
         if not self.stopping:
             self.stopping = True
+            if not self.uninterrupted:
+                raise Stop
+
+    def make_users(self) -> None:
+        """Make the test users; a signal waits until that is done (a killed useradd leaves half a user)."""
+        self.uninterrupted = True
+        users.create()
+        self.uninterrupted = False
+        if self.stopping:
             raise Stop
 
     def up(self) -> None:
@@ -75,7 +86,7 @@ class Keeper:
             extra_conf=tuple(self.order.extra_conf),
         )
         self._write_state(lay)
-        self.daemons = daemons.Daemons(lay, self.order.files)
+        self.daemons = daemons.Daemons(lay, self.order.files, self.make_users)
         self.daemons.start()
 
     def _make_root(self) -> Path:
@@ -115,8 +126,16 @@ class Keeper:
         while True:
             procs.reap()
             for node in plant.take_requests(self.root):
-                self.daemons.call("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={plant.DOWN_REASON}")
+                self._set_down(node)
             time.sleep(WATCH_PAUSE)
+
+    def _set_down(self, node: str) -> None:
+        """Set a node DOWN. A failure is logged: it fails the test that waits for it, not the whole sandbox."""
+        try:
+            self.daemons.call("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={plant.DOWN_REASON}")
+        except (SandboxError, subprocess.TimeoutExpired) as error:
+            with open(self.daemons.lay.root / "log" / "keeper.log", "a") as log:
+                log.write(f"{error}\n")
 
     def down(self) -> None:
         """Kill the tree, remove the directory, give back users and ports."""
@@ -205,5 +224,9 @@ def main() -> None:
             known = isinstance(error, SandboxError | OSError)
             _report(error=str(error) if known else repr(error), logs=logs)
     finally:
-        keeper.down()
+        try:
+            keeper.down()
+        except Exception as error:
+            code = 1
+            _report(error=f"Taking down {keeper.root} failed: {error!r}")
     sys.exit(code)

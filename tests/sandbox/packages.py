@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import claims
 from .errors import SandboxError
 
 PACKAGES = (
@@ -20,6 +21,7 @@ PROGRAMS = (
 )  # fmt: skip
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
+POLICY_TEXT = "#!/bin/sh\n# made by a slurm sandbox while it installs packages\nexit 101\n"
 INSTALL_TIMEOUT = 900
 
 
@@ -48,10 +50,13 @@ def ensure() -> list[str]:
     wanted = missing_packages()
     if wanted:
         _need_root(wanted)
-        before = _enabled()
-        with _no_service_starts():
-            _install(wanted)
-        _disable(_enabled() - before)
+        with claims.lock("packages", INSTALL_TIMEOUT):
+            before = _enabled()
+            try:
+                with _no_service_starts():
+                    _install(wanted)
+            finally:
+                _disable(_enabled() - before)
     lacking = missing_programs()
     if lacking:
         raise SandboxError(f"Slurm cannot be used here: packages are installed, but no {', '.join(lacking)} was found.")
@@ -101,9 +106,10 @@ def _apt(*args: str) -> str | None:
 def _no_service_starts() -> Iterator[None]:
     """A policy-rc.d that forbids service starts, while the packages' scripts run; an existing one comes back after."""
     saved = POLICY.with_name("policy-rc.d.sandbox-saved")
-    if POLICY.exists() and not saved.exists():
+    # One of ours can be there when an earlier run was killed: that isn't the machine's own.
+    if POLICY.exists() and POLICY.read_text(errors="replace") != POLICY_TEXT:
         POLICY.rename(saved)
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.write_text(POLICY_TEXT)
     POLICY.chmod(0o755)
     try:
         yield

@@ -13,6 +13,7 @@ RANGE = 1 << 32  # the payload draws four random bytes
 # After asking for its node's end it waits to be killed; the sleep's end means that nobody served the request.
 _NODE_PART = """\
 half={half}
+trap 'code=$?; [ $code -eq 0 ] || echo $code > "$END"' EXIT
 {work}
 sleep $half
 plant={root}/plant/$SLURMD_NODENAME
@@ -20,7 +21,7 @@ if [ -r "$plant" ] && read -r limit how < "$plant"; then
     draw=$(od -An -N4 -tu4 /dev/urandom)
     if [ "$draw" -lt "$limit" ]; then
         case $how in
-        signal) kill -KILL $$ ;;
+        signal) echo 137 > "$END"; kill -KILL $$ ;;
         down) : > {root}/requests/"$SLURMD_NODENAME"; sleep 60; exit 1 ;;
         *) exit 1 ;;
         esac
@@ -29,27 +30,32 @@ fi
 sleep $half
 """
 
-# A one-node job runs that in the batch shell, others through srun on each node. A step that died of a signal makes srun
-# exit with 128 + signal; the batch shell then dies of the same signal, so both kinds look alike in accounting.
+# A one-node job runs that in the batch shell, others through srun on each node. srun's own exit code then comes from the
+# tasks it terminated, so the node that died first writes its code down; one above 128 is a signal, of which the batch
+# shell dies too. So jobs of one node and of many look alike in accounting.
 _BATCH_PART = """\
 #!/bin/sh
 node={node}
 if [ "${{SLURM_JOB_NUM_NODES:-1}}" -eq 1 ]; then
+    END=/dev/null
     eval "$node"
-    exit $?
+    exit 0
 fi
+export END={root}/out/.end-$SLURM_JOB_ID
 n=$SLURM_JOB_NUM_NODES
 srun --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --kill-on-bad-exit=1 sh -c "$node"
 code=$?
-[ $code -le 128 ] || kill -s $((code - 128)) $$
-exit $code
+[ ! -s "$END" ] || read -r code < "$END"
+rm -f "$END"
+[ "$code" -le 128 ] || kill -s $((code - 128)) $$
+exit "$code"
 """
 
 
 def payload(root: Path, seconds: float, work: str) -> str:
     """Text of a batch script that runs `work` and sleeps `seconds` on each node, and dies halfway on a planted one."""
     node = _NODE_PART.format(half=f"{seconds / 2:g}", work=work or ":", root=root)
-    return _BATCH_PART.format(node=shlex.quote(node))
+    return _BATCH_PART.format(node=shlex.quote(node), root=root)
 
 
 def write(root: Path, node: str, probability: float, how: str) -> None:
@@ -74,8 +80,11 @@ def take_requests(root: Path) -> list[str]:
     """Nodes whose payload asked to be set DOWN; each request is given once, and only if the node is planted so."""
     found = []
     for request in (root / "requests").iterdir():
-        request.unlink(missing_ok=True)
-        planted = root / "plant" / request.name
-        if planted.exists() and planted.read_text().split()[1:] == ["down"]:
+        try:
+            request.unlink()
+            planted = (root / "plant" / request.name).read_text()
+        except OSError:  # every user may write here: no file, or no planted node of that name
+            continue
+        if planted.split()[1:] == ["down"]:
             found.append(request.name)
     return found

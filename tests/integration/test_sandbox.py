@@ -1,0 +1,318 @@
+"""The sandbox itself: what it promises to the other tests, and that nothing of it stays behind."""
+
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import Sandbox, SandboxError, claims, cluster, conf, packages, procs, users
+
+pytestmark = pytest.mark.integration
+
+REPO = Path(__file__).resolve().parents[2]
+UP_BOUND, DOWN_BOUND = 15, 5  # seconds; what it takes is a third of that
+
+
+def processes(root: Path) -> list[str]:
+    """Processes that have anything to do with the directory: by mark, command line or current folder."""
+    found = []
+    for pid in set(procs.pids()) - procs.ancestors(os.getpid()):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+            words += os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
+        except OSError:
+            continue
+        if str(root).encode() in words:
+            found.append(f"{pid} {words[:80]!r}")
+    return found
+
+
+def leftovers(root: Path) -> list[str]:
+    """All that a sandbox in this directory may have forgotten."""
+    held = [name for name in claims.held() if str(root) in name]
+    return [*processes(root), *held, *([str(root)] if root.exists() else [])]
+
+
+def gone(root: Path, timeout: float = 20) -> None:
+    """Poll until nothing is left of the sandbox."""
+    try:
+        procs.poll(lambda: not leftovers(root), timeout, "nothing to be left")
+    except SandboxError:
+        pytest.fail(f"left behind: {leftovers(root)}")
+
+
+def command(*args: str, code: int = 0) -> str:
+    """Run `python -m tests.sandbox`; its output (both streams)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sandbox", *args],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # a pipe that the keeper inherited would keep this call waiting
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+# --- what it looks like ------------------------------------------------------------------------------------------
+
+
+def test_nodes_and_partitions(sandbox: Sandbox) -> None:
+    assert sandbox.nodes == [f"gpu{number:02}" for number in range(1, 17)]
+    done = sandbox.run(["sinfo", "-h", "-N", "-o", "%N|%P|%G|%m"])
+    rows = [line.split("|") for line in done.stdout.split()]
+    assert {row[2] for row in rows} == {"gpu:8"}
+    assert {int(row[3]) for row in rows} == set(conf.MEMORY_SIZES)
+    assert sorted(row[0] for row in rows if row[1] == "llm*") == sandbox.nodes
+    assert [row[0] for row in rows if row[1] == "small"] == ["gpu13", "gpu14", "gpu15", "gpu16"]
+
+
+def test_topology(sandbox: Sandbox) -> None:
+    text = sandbox.run(["scontrol", "show", "topology"]).stdout
+    assert re.findall(r"SwitchName=(\w+) Level=0", text) == ["leaf1", "leaf2", "leaf3", "leaf4"]
+    assert re.search(r"SwitchName=spine Level=1 .*Nodes=gpu\[01-16\]", text)
+
+
+def test_version_and_settings(sandbox: Sandbox) -> None:
+    done = sandbox.run(["sinfo", "-V"])
+    assert done.stdout.startswith(f"slurm-wlm {sandbox.version[0]}.{sandbox.version[1]:02}") or "slurm " in done.stdout
+    settings = sandbox.run(["scontrol", "show", "config"]).stdout
+    for name, value in (("AccountingStorageTRES", "gres/gpu"), ("AccountingStoreFlags", "job_comment"),
+                        ("PriorityType", "priority/multifactor")):  # fmt: skip
+        assert re.search(rf"^{name}\s*= .*{value}", settings, re.M), name
+
+
+@pytest.mark.parametrize("user", users.ORDINARY)
+def test_ordinary_user_submits(sandbox: Sandbox, user: str) -> None:
+    job = sandbox.sbatch(script="#!/bin/sh\nid -un; pwd; echo $HOME\n", user=user)
+    assert sandbox.wait(job) == {job: "COMPLETED"}
+    who, where, home = (sandbox.outdir / f"{job}.out").read_text().split()
+    assert (who, where) == (user, str(sandbox.outdir))
+    assert Path(home).stat().st_uid == pwd.getpwnam(user).pw_uid
+    done = sandbox.run(["sacct", "-X", "-n", "-P", "-j", str(job), "-o", "User,Account"])
+    assert done.stdout.strip() == f"{user}|ml"
+
+
+def test_operator_may_update_others_jobs(sandbox: Sandbox) -> None:
+    job = sandbox.sbatch("--hold", script=sandbox.payload(0), user="alice")
+    update = ["scontrol", "update", f"JobId={job}", "ExcNodeList=gpu01"]
+    assert sandbox.run(update, user="bob", check=False).returncode != 0
+    sandbox.run(update, user=users.SERVICE)
+    assert sandbox.job(job)["ExcNodeList"] == "gpu01"
+    sandbox.run(["scancel", str(job)])
+    assert sandbox.wait(job) == {job: "CANCELLED"}
+
+
+def test_arrays_count_as_one(sandbox: Sandbox) -> None:
+    good = sandbox.sbatch("--array=1-3", script=sandbox.payload(0))
+    bad = sandbox.sbatch("--array=1-3", script="#!/bin/sh\nexit $((SLURM_ARRAY_TASK_ID == 2))\n")
+    assert sandbox.wait([good, bad]) == {good: "COMPLETED", bad: "FAILED"}
+
+
+def test_gpus_are_given_out(sandbox: Sandbox) -> None:
+    job = sandbox.sbatch("--gres=gpu:3", "--comment=wh=x", script="#!/bin/sh\necho $CUDA_VISIBLE_DEVICES\n")
+    sandbox.wait(job)
+    assert (sandbox.outdir / f"{job}.out").read_text().strip() == "0,1,2"
+    done = sandbox.run(["sacct", "-X", "-n", "-P", "-j", str(job), "-o", "AllocTRES,Comment"])
+    assert "gres/gpu=3" in done.stdout
+    assert "wh=x" in done.stdout
+
+
+# --- planted nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", ["gpu03", "gpu[01-04]"])
+@pytest.mark.parametrize(("how", "code"), [("exit", "1:0"), ("signal", "0:9")])
+def test_planted_node_kills(sandbox: Sandbox, nodes: str, how: str, code: str) -> None:
+    sandbox.plant("gpu03", 1, how)
+    try:
+        job = sandbox.sbatch(f"-w{nodes}", script=sandbox.payload(0.2))
+        assert sandbox.wait(job) == {job: "FAILED"}
+        assert sandbox.job(job)["ExitCode"] == code
+    finally:
+        sandbox.unplant("gpu03")
+
+
+def test_probability_and_good_nodes(sandbox: Sandbox) -> None:
+    sandbox.plant("gpu02", 0.5)
+    mixed = [sandbox.sbatch("-wgpu02", "-N1", script=sandbox.payload(0)) for _ in range(20)]
+    good = sandbox.sbatch("-xgpu02", "-N4", script=sandbox.payload(0))
+    states = list(sandbox.wait(mixed).values())
+    sandbox.unplant("gpu02")
+    assert 1 <= states.count("FAILED") <= 19  # 1 in 500,000 to be wrong
+    again = sandbox.sbatch("-wgpu02", script=sandbox.payload(0))
+    assert set(sandbox.wait([good, again]).values()) == {"COMPLETED"}
+
+
+@pytest.mark.parametrize("nodes", ["gpu05", "gpu[05-06]"])
+def test_node_goes_down(sandbox: Sandbox, nodes: str) -> None:
+    sandbox.plant("gpu05", 1, "down")
+    try:
+        job = sandbox.sbatch("--no-requeue", f"-w{nodes}", script=sandbox.payload(0.2))
+        assert sandbox.wait(job) == {job: "NODE_FAIL"}
+        assert sandbox.nodestate("gpu05").startswith("DOWN")
+        assert sandbox.node("gpu05")["Reason"].startswith("sandbox: planted")
+    finally:
+        sandbox.unplant("gpu05")
+        sandbox.resume("gpu05")
+    job = sandbox.sbatch(f"-w{nodes}", script=sandbox.payload(0))
+    assert sandbox.wait(job) == {job: "COMPLETED"}
+
+
+def test_request_for_an_unplanted_node_is_ignored(sandbox: Sandbox) -> None:
+    request = sandbox.root / "requests" / "gpu06"
+    sandbox.run(["touch", request], user="alice")
+    sandbox.poll(lambda: not request.exists(), 5, "the request to be taken")
+    assert sandbox.nodestate("gpu06") == "IDLE"
+
+
+@pytest.mark.parametrize(
+    ("node", "probability", "how", "word"),
+    [("gpu99", 1, "exit", "gpu99"), ("gpu01", 2, "exit", "between 0 and 1"), ("gpu01", 1, "fire", "'fire'")],
+)
+def test_wrong_plants_are_refused(sandbox: Sandbox, node: str, probability: float, how: str, word: str) -> None:
+    with pytest.raises(SandboxError, match=word):
+        sandbox.plant(node, probability, how)
+
+
+# --- failures are told -------------------------------------------------------------------------------------------
+
+
+def test_wait_tells_the_logs(sandbox: Sandbox) -> None:
+    job = sandbox.sbatch("--hold", script=sandbox.payload(0))
+    with pytest.raises(SandboxError, match=r"(?s)vain for jobs.*PENDING.*slurmctld\.log"):
+        sandbox.wait(job, timeout=0.3)
+    assert sandbox.wait(job, states=["PENDING"]) == {job: "PENDING"}
+    sandbox.run(["scancel", str(job)])
+    with pytest.raises(SandboxError, match="CANCELLED"):
+        sandbox.wait(job, states=["RUNNING"])
+
+
+def test_run_tells_what_failed(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxError, match=r"scontrol show node gpu99 \(as bob\) failed \(1\).*not found"):
+        sandbox.run(["scontrol", "show", "node", "gpu99"], user="bob")
+    with pytest.raises(SandboxError, match="partition"):
+        sandbox.sbatch("-pnone", script=sandbox.payload(0))
+
+
+def test_broken_configuration_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = Path(f"/tmp/sb-broken-{os.getpid()}")
+    with pytest.raises(SandboxError, match=r"(?s)didn't come up: .*slurmctld.*JobSubmitPlugins|job_submit/none_such"):
+        Sandbox(nodes=1, dir=root, extra_conf="JobSubmitPlugins=none_such").up()
+    gone(root)
+
+
+@pytest.mark.parametrize(("name", "word"), [("/tmp", "isn't empty"), (f"/tmp/{'x' * 80}", "at most"), ("/tmp/a b", "blanks")])
+def test_bad_directories_are_refused(name: str, word: str) -> None:
+    with pytest.raises(SandboxError, match=word):
+        Sandbox(nodes=1, dir=name).up()
+    assert name == "/tmp" or not Path(name).exists()
+
+
+def test_no_apt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "SEARCH_PATH", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SandboxError, match="^Slurm cannot be installed here: there is no apt-get"):
+        packages.ensure()
+
+
+def test_no_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "missing_packages", lambda: ["slurmctld"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SandboxError, match="^Slurm cannot be installed here: not root"):
+        packages.ensure()
+
+
+# --- beginning and end -------------------------------------------------------------------------------------------
+
+
+def test_second_sandbox_with_own_settings(sandbox: Sandbox) -> None:
+    lua = "function slurm_job_submit(d, p, u) d.admin_comment = 'seen' return 0 end\nfunction slurm_job_modify() return 0 end\nreturn 0\n"
+    start = time.monotonic()
+    with Sandbox(nodes=3, cluster="other", extra_conf="JobSubmitPlugins=lua", files={"job_submit.lua": lua}) as other:
+        assert time.monotonic() - start < UP_BOUND
+        job = other.sbatch("-N3", script=other.payload(0.1))
+        assert other.wait(job) == {job: "COMPLETED"}
+        assert other.job(job)["AdminComment"] == "seen"
+        assert other.run(["sacctmgr", "-n", "-P", "list", "cluster", "format=cluster"]).stdout.split() == ["other"]
+        other.sbatch("-N3", script="#!/bin/sh\nsetsid sleep 600 & env -i sleep 600 & trap '' TERM; wait\n")
+        other.poll(lambda: "ALLOCATED" in other.nodestate("gpu01") + other.nodestate("gpu03"), 20, "the job to run")
+        start = time.monotonic()
+    assert time.monotonic() - start < DOWN_BOUND
+    gone(other.root, 0)
+    assert sandbox.nodestate("gpu01") == "IDLE"
+    assert pwd.getpwnam("alice")
+    other.down()  # harmless
+
+
+OWNER = """\
+import sys
+from tests.sandbox import Sandbox
+with Sandbox(nodes=2, dir=sys.argv[1]) as sb:
+    sb.sbatch("-N2", script="#!/bin/sh\\nsrun -N2 -n2 sleep 600\\n")
+    print("up", flush=True)
+    sb.run(["sleep", "600"], timeout=600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("when", ["early", "half", "up"])
+def test_killed_owner_leaves_nothing(number: signal.Signals, when: str) -> None:
+    root = Path(f"/tmp/sb-{when}-{number}-{os.getpid()}")
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, root], cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with owner:
+        assert owner.stdout is not None
+        if when == "early":
+            procs.poll(root.exists, 20, "the directory")
+        elif when == "half":
+            procs.poll((root / "db" / "socket").exists, 20, "MariaDB")
+        else:
+            assert owner.stdout.readline() == b"up\n"
+        owner.send_signal(number)
+        owner.wait(timeout=30)
+    gone(root, 20 if number == signal.SIGKILL else 0)
+
+
+def test_command_line() -> None:
+    root = Path(f"/tmp/sb-command-{os.getpid()}")
+    assert str(root) in command("up", "--nodes=2", "--dir", str(root), "--conf-line=MaxJobCount=77")
+    try:
+        assert f"{root} nodes=2" in command("list")
+        assert "isn't empty" in command("up", "--dir", str(root), code=1)
+        lines = command("env", "--dir", str(root))
+        shell = f"{lines}\nscontrol show config | grep MaxJobCount; sbatch -o /dev/null --wrap 'sleep 600'"
+        done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30)
+        assert "= 77" in done.stdout, done.stderr
+    finally:
+        command("down", "--dir", str(root))
+    gone(root, 0)
+    assert "is no sandbox" in command("down", "--dir", str(root), code=1)
+
+
+def test_down_without_its_keeper() -> None:
+    root = Path(f"/tmp/sb-orphan-{os.getpid()}")
+    command("up", "--nodes=2", "--dir", str(root))
+    known = json.loads((root / "sandbox.json").read_text())
+    cluster.attach(root).sbatch(script="#!/bin/sh\nsleep 600\n")
+    os.kill(known["pid"], signal.SIGKILL)
+    procs.poll(lambda: not procs.alive(known["pid"], known["started"]), 5, "the keeper to die")
+    assert "keeper died" in command("list")
+    command("down", "--dir", str(root))
+    gone(root, 0)
+
+
+def test_recorded_pid_of_another_process_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        started = procs.start_time(other.pid)
+        assert started is not None
+        assert procs.end(other.pid, started + 1, 5)
+        assert other.poll() is None
+        assert procs.end(other.pid, started, 5)
