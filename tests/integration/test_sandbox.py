@@ -57,6 +57,7 @@ def command(*args: str, code: int = 0) -> str:
         stderr=subprocess.STDOUT,  # a pipe that the keeper inherited would keep this call waiting
         text=True,
         timeout=60,
+        check=False,
     )
     assert done.returncode == code, done.stdout
     return done.stdout
@@ -220,14 +221,14 @@ def test_bad_directories_are_refused(name: str, word: str) -> None:
 def test_no_apt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "SEARCH_PATH", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SandboxError, match="^Slurm cannot be installed here: there is no apt-get"):
+    with pytest.raises(SandboxError, match=r"^Slurm cannot be installed here: there is no apt-get"):
         packages.ensure()
 
 
 def test_no_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "missing_packages", lambda: ["slurmctld"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(SandboxError, match="^Slurm cannot be installed here: not root"):
+    with pytest.raises(SandboxError, match=r"^Slurm cannot be installed here: not root"):
         packages.ensure()
 
 
@@ -235,16 +236,15 @@ def test_no_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_sandbox_with_own_settings(sandbox: Sandbox) -> None:
-    lua = "function slurm_job_submit(d, p, u) d.admin_comment = 'seen' return 0 end\nfunction slurm_job_modify() return 0 end\nreturn 0\n"
     start = time.monotonic()
-    with Sandbox(nodes=3, cluster="other", extra_conf="JobSubmitPlugins=lua", files={"job_submit.lua": lua}) as other:
+    with Sandbox(nodes=3, cluster="other", extra_conf="JobSubmitPlugins=lua", files={"job_submit.lua": LUA}) as other:
         assert time.monotonic() - start < UP_BOUND
         job = other.sbatch("-N3", script=other.payload(0.1))
         assert other.wait(job) == {job: "COMPLETED"}
         assert other.job(job)["AdminComment"] == "seen"
         assert other.run(["sacctmgr", "-n", "-P", "list", "cluster", "format=cluster"]).stdout.split() == ["other"]
-        other.sbatch("-N3", script="#!/bin/sh\nsetsid sleep 600 & env -i sleep 600 & trap '' TERM; wait\n")
-        other.poll(lambda: "ALLOCATED" in other.nodestate("gpu01") + other.nodestate("gpu03"), 20, "the job to run")
+        job = other.sbatch("-N3", script="#!/bin/sh\nsetsid sleep 600 & env -i sleep 600 & trap '' TERM; wait\n")
+        other.wait(job, states=["RUNNING"])
         start = time.monotonic()
     assert time.monotonic() - start < DOWN_BOUND
     gone(other.root, 0)
@@ -253,6 +253,11 @@ def test_second_sandbox_with_own_settings(sandbox: Sandbox) -> None:
     other.down()  # harmless
 
 
+LUA = """\
+function slurm_job_submit(job, partitions, user) job.admin_comment = "seen" return 0 end
+function slurm_job_modify() return 0 end
+return 0
+"""
 OWNER = """\
 import sys
 from tests.sandbox import Sandbox
@@ -289,7 +294,7 @@ def test_command_line() -> None:
         assert "isn't empty" in command("up", "--dir", str(root), code=1)
         lines = command("env", "--dir", str(root))
         shell = f"{lines}\nscontrol show config | grep MaxJobCount; sbatch -o /dev/null --wrap 'sleep 600'"
-        done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30, check=False)
         assert "= 77" in done.stdout, done.stderr
     finally:
         command("down", "--dir", str(root))
@@ -298,7 +303,7 @@ def test_command_line() -> None:
 
 
 def test_down_without_its_keeper() -> None:
-    root = Path(f"/tmp/sb-orphan-{os.getpid()}")
+    root = Path(f"/tmp/slurm-sandbox-orphan-{os.getpid()}")
     command("up", "--nodes=2", "--dir", str(root))
     known = json.loads((root / "sandbox.json").read_text())
     cluster.attach(root).sbatch(script="#!/bin/sh\nsleep 600\n")

@@ -117,7 +117,7 @@ class Client:
         try:
             return procs.poll(fn, timeout, what, pause=0.05)
         except SandboxError as error:
-            raise SandboxError(f"{error}\n{self.logs()}") from None
+            raise SandboxError(f"{error}\n{self.logs(15)}") from None
 
     def wait(self, job_ids: int | Iterable[int], timeout: float = 60, states: Iterable[str] | None = None) -> dict[int, str]:
         """Wait until accounting shows each job in a final state (or in one of `states`); returns id → state.
@@ -126,30 +126,47 @@ class Client:
         """
         ids = [job_ids] if isinstance(job_ids, int) else list(job_ids)
         wanted = set(states) if states is not None else FINAL
+        now: dict[int, str] = {}
 
-        def reached() -> dict[int, str] | None:
-            now = self.states(ids)
+        def reached() -> bool:
+            now.clear()
+            now.update(self.states(ids))
             self._refuse_other_end(now, wanted)
-            return now if len(now) == len(ids) and set(now.values()) <= wanted else None
+            return len(now) == len(ids) and set(now.values()) <= wanted and (states is not None or self._complete(ids))
 
-        return self.poll(reached, timeout, f"jobs {ids} to be {sorted(wanted)}") or {}
+        try:
+            procs.poll(reached, timeout, f"jobs {ids} to be {sorted(wanted)}", pause=0.1)
+        except SandboxError as error:
+            raise SandboxError(f"{error} They are: {now}.\n{self.logs(15)}") from None
+        return now
+
+    def _complete(self, ids: list[int]) -> bool:
+        """Whether accounting has caught up: it learns of an array's tasks one by one, so it may yet lack some."""
+        lines = self.run(["scontrol", "-a", "-o", "show", "jobs"]).stdout.splitlines()
+        jobs = [job for job in map(fields, lines) if "JobId" in job]
+        mine = [job for job in jobs if _whole(job) in ids]
+        return len(mine) <= len(self._parts(ids)) and all(job["JobState"] in FINAL for job in mine)
 
     def _refuse_other_end(self, now: dict[int, str], wanted: set[str]) -> None:
         ended = {job: state for job, state in now.items() if state in FINAL - wanted}
         if ended:
-            raise SandboxError(f"Jobs ended as {ended} while waiting for {sorted(wanted)}.\n{self.logs()}")
+            raise SandboxError(f"Jobs ended as {ended} while waiting for {sorted(wanted)}.")
 
     def states(self, ids: Iterable[int]) -> dict[int, str]:
         """Job id → state as accounting shows it now (only jobs it knows)."""
+        parts: dict[int, list[str]] = {}
+        for job, state in self._parts(ids):
+            parts.setdefault(job, []).append(state)
+        return {job: _worst(found) for job, found in parts.items()}
+
+    def _parts(self, ids: Iterable[int]) -> list[tuple[int, str]]:
+        """Accounting's rows of these jobs: the id of the whole and the state, one for each task or component."""
         names = ",".join(str(job) for job in ids)
         if not names:
-            return {}
+            return []
         done = self.run(["sacct", "-a", "-X", "-n", "-P", "-j", names, "-o", "JobID,State"])
-        parts: dict[int, list[str]] = {}
-        for line in done.stdout.splitlines():
-            name, state = line.split("|", 1)
-            parts.setdefault(int(re.split(r"\D", name)[0]), []).append(state.split()[0])
-        return {job: _worst(found) for job, found in parts.items()}
+        rows = [line.split("|", 1) for line in done.stdout.splitlines()]
+        return [(int(re.split(r"\D", name)[0]), state.split()[0]) for name, state in rows]
 
     def job(self, job_id: int) -> dict[str, str]:
         """Fields of `scontrol -o show job` (of the first part of an array or heterogeneous job)."""
@@ -192,6 +209,11 @@ class Client:
 def _worst(states: list[str]) -> str:
     """State of a job with parts: a part that isn't final counts first, then one that didn't complete."""
     return min(states, key=lambda state: (state in FINAL, state == "COMPLETED"))
+
+
+def _whole(job: dict[str, str]) -> int:
+    """Id under which a task or component was submitted, from its `scontrol` fields."""
+    return int(job.get("ArrayJobId") or job.get("HetJobId") or job["JobId"])
 
 
 def fields(line: str) -> dict[str, str]:

@@ -193,9 +193,11 @@ def _read_order() -> Order:
 
 
 def tails(root: Path, count: int) -> str:
-    """The last lines of each log file that has any."""
+    """The last lines of each log file that has any; slurmctld's at the end, where it is read first."""
     parts = []
-    for path in sorted((root / "log").glob("*")):
+    # A daemon that logs to a file says the same on its standard error: *.out counts where there is no *.log.
+    paths = [path for path in (root / "log").glob("*") if path.suffix != ".out" or not path.with_suffix(".log").exists()]
+    for path in sorted(paths, key=lambda path: (path.name == "slurmctld.log", path.name)):
         lines = path.read_text(errors="replace").splitlines()[-count:]
         if lines:
             parts.append("\n".join([f"==> {path.name} <==", *lines]))
