@@ -131,21 +131,30 @@ class Client:
         def reached() -> bool:
             now.clear()
             now.update(self.states(ids))
+            if states is not None:  # accounting doesn't know of jobs that were never eligible
+                now.update(self._live(ids))
             self._refuse_other_end(now, wanted)
             return len(now) == len(ids) and set(now.values()) <= wanted and (states is not None or self._complete(ids))
 
         try:
             procs.poll(reached, timeout, f"jobs {ids} to be {sorted(wanted)}", pause=0.1)
         except SandboxError as error:
-            raise SandboxError(f"{error} They are: {now}.\n{self.logs(15)}") from None
+            raise SandboxError(f"{error} They are: {now or self._live(ids)}.\n{self.logs(15)}") from None
         return now
 
     def _complete(self, ids: list[int]) -> bool:
         """Whether accounting has caught up: it learns of an array's tasks one by one, so it may yet lack some."""
-        lines = self.run(["scontrol", "-a", "-o", "show", "jobs"]).stdout.splitlines()
-        jobs = [job for job in map(fields, lines) if "JobId" in job]
-        mine = [job for job in jobs if _whole(job) in ids]
+        mine = self._shown(ids)
         return len(mine) <= len(self._parts(ids)) and all(job["JobState"] in FINAL for job in mine)
+
+    def _shown(self, ids: list[int]) -> list[dict[str, str]]:
+        """Fields of these jobs, and of all their parts, that slurmctld still knows."""
+        lines = self.run(["scontrol", "-a", "-o", "show", "jobs"]).stdout.splitlines()
+        return [job for job in map(fields, lines) if "JobId" in job and _whole(job) in ids]
+
+    def _live(self, ids: list[int]) -> dict[int, str]:
+        """Job id → state as slurmctld shows it."""
+        return _by_job((_whole(job), job["JobState"]) for job in self._shown(ids))
 
     def _refuse_other_end(self, now: dict[int, str], wanted: set[str]) -> None:
         ended = {job: state for job, state in now.items() if state in FINAL - wanted}
@@ -154,10 +163,7 @@ class Client:
 
     def states(self, ids: Iterable[int]) -> dict[int, str]:
         """Job id → state as accounting shows it now (only jobs it knows)."""
-        parts: dict[int, list[str]] = {}
-        for job, state in self._parts(ids):
-            parts.setdefault(job, []).append(state)
-        return {job: _worst(found) for job, found in parts.items()}
+        return _by_job(self._parts(ids))
 
     def _parts(self, ids: Iterable[int]) -> list[tuple[int, str]]:
         """Accounting's rows of these jobs: the id of the whole and the state, one for each task or component."""
@@ -204,6 +210,14 @@ class Client:
     def logs(self, n: int = 40) -> str:
         """The last `n` lines of each daemon's log."""
         return keeper.tails(self.root, n)
+
+
+def _by_job(parts: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """Job id → its parts' worst state."""
+    states: dict[int, list[str]] = {}
+    for job, state in parts:
+        states.setdefault(job, []).append(state)
+    return {job: _worst(found) for job, found in states.items()}
 
 
 def _worst(states: list[str]) -> str:

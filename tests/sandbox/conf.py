@@ -90,7 +90,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000
-SchedulerParameters=bf_interval=2,sched_interval=2
+SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
 PriorityType=priority/multifactor
 TopologyPlugin=topology/tree
 ReturnToService=1

@@ -13,6 +13,7 @@ RANGE = 1 << 32  # the payload draws four random bytes
 # After asking for its node's end it waits to be killed; the sleep's end means that nobody served the request.
 _NODE_PART = """\
 half={half}
+set -C
 trap 'code=$?; [ $code -eq 0 ] || echo $code > "$END"' EXIT
 {work}
 sleep $half
@@ -22,7 +23,7 @@ if [ -r "$plant" ] && read -r limit how < "$plant"; then
     if [ "$draw" -lt "$limit" ]; then
         case $how in
         signal) echo 137 > "$END"; kill -KILL $$ ;;
-        down) : > {root}/requests/"$SLURMD_NODENAME"; sleep 60; exit 1 ;;
+        down) : >| {root}/requests/"$SLURMD_NODENAME"; sleep 60; exit 1 ;;
         *) exit 1 ;;
         esac
     fi
@@ -31,8 +32,8 @@ sleep $half
 """
 
 # A one-node job runs that in the batch shell, others through srun on each node. srun's own exit code then comes from the
-# tasks it terminated, so the node that died first writes its code down; one above 128 is a signal, of which the batch
-# shell dies too. So jobs of one node and of many look alike in accounting.
+# tasks it terminated, so the node that dies first writes its code down (set -C: the first only). A code above 128 is a
+# signal, and the batch shell dies of it too. So jobs of one node and of many look alike in accounting.
 _BATCH_PART = """\
 #!/bin/sh
 node={node}
