@@ -1,0 +1,463 @@
+# shellcheck shell=bash disable=SC2154 # top and die are install.sh's
+# Sourced by install.sh: installs on a site, upgrades in place, takes everything away again. `top` is the checkout.
+# Every change to the machine goes through act, put or link_to: these print it, and leave it undone with --dry-run.
+
+site_usage() {
+    cat <<'TXT'
+./install.sh --role controller|login|compute [options]      install, or upgrade in place (settings are kept)
+./install.sh --uninstall [--purge] [options]                 take it away; the history stays unless --purge
+./install.sh --download-wheels DIR [--role ROLE]             fill a folder for a host without internet
+
+  --role controller   where slurmctld or slurmdbd runs: history, scores, dispatch, all commands (Python 3.11 or later)
+  --role login        where people submit: sbatch wrapper and the commands for users (Python 3.9 or later)
+  --role compute      nodes whose jobs submit jobs: the sbatch wrapper alone (Python 3.9 or later)
+  --prefix DIR        where the program goes                                    [/opt/workhorse]
+  --user NAME         the service user; made if it doesn't exist                [workhorse]
+  --publish DIR       folder of the published files, on a shared file system where login nodes are other hosts
+                                                                                [/var/lib/workhorse/public]
+  --wheels DIR        packages from this folder, without internet; their sha256 sums must be the pinned ones
+  --python PATH       the Python to use                                         [the first new enough]
+  --cron              cron instead of systemd timers (chosen by itself where systemd doesn't run)
+  --no-path           don't put the wrapper into users' PATH
+  --root DIR          install below DIR, for images; nothing is started
+  --dry-run           print every action, do none
+  --force             uninstall although our excludes on pending jobs can't be taken off now
+TXT
+}
+
+# --- options ------------------------------------------------------------------------------------------------------
+
+site_main() {
+    role='' prefix=/opt/workhorse user=workhorse wheels='' root='' asked_python='' publish=''
+    config=/etc/workhorse state=/var/lib/workhorse
+    dry='' purge='' cron='' path=1 force='' what=install
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --role|--prefix|--user|--publish|--wheels|--python|--root|--download-wheels)
+                [ $# -ge 2 ] || usage_error "$1 needs a value"
+                site_option "$1" "$2"; shift;;
+            --role=*|--prefix=*|--user=*|--publish=*|--wheels=*|--python=*|--root=*|--download-wheels=*)
+                site_option "${1%%=*}" "${1#*=}";;
+            --dry-run) dry=1;;
+            --uninstall) what=uninstall;;
+            --purge) purge=1;;
+            --cron) cron=1;;
+            --no-path) path='';;
+            --force) force=1;;
+            *) usage_error "$1: unknown";;
+        esac
+        shift
+    done
+    [ "$role" != help ] || { site_usage; return; }
+    check_options
+    umask 022
+    "site_$what"
+}
+
+site_option() {
+    case $1 in
+        --role) role=$2;;
+        --prefix) prefix=${2%/};;
+        --user) user=$2;;
+        --publish) publish=${2%/};;
+        --wheels) wheels=$2;;
+        --python) asked_python=$2;;
+        --root) root=${2%/};;
+        --download-wheels) what=download; wheels=$2;;
+    esac
+}
+
+usage_error() { printf 'install.sh: %s; see ./install.sh --role help\n' "$1" >&2; exit 2; }
+
+check_options() {
+    case $what:$role in
+        install:) usage_error "--role is missing (controller, login or compute)";;
+        install:controller|install:login|install:compute|uninstall:*|download:|download:controller|download:login|download:compute) ;;
+        *) usage_error "--role $role: must be controller, login or compute";;
+    esac
+    # the paths go into unit files, the wrapper and sed scripts: plain ones only
+    local name
+    for name in prefix publish root; do
+        case ${!name} in
+            '') ;;
+            *[!A-Za-z0-9._/+-]*) usage_error "--$name ${!name}: only letters, digits and ._/+- can be in it";;
+            /*) ;;
+            *) usage_error "--$name ${!name}: must begin with /";;
+        esac
+    done
+    case $prefix in ''|/usr|/usr/local|/etc|/var|/opt|/home|/root) usage_error "--prefix '$prefix': a folder of its own, such as /opt/workhorse";; esac
+    case $user in *[!a-z0-9_-]*|''|-*) usage_error "--user $user: not a user name";; esac
+    [ -z "$purge" ] || [ "$what" = uninstall ] || usage_error "--purge goes with --uninstall"
+    [ "$what" = download ] || [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die "writes to $prefix, $config and systemd: run it as root, or with --dry-run to see what it would do"
+    [ "$what" = download ] || [ -z "$wheels" ] || [ -d "$wheels" ] || die "--wheels $wheels: no such folder; fill one with --download-wheels on a host with internet"
+}
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+changed=0
+say() { printf '%s\n' "$*"; }
+
+act() { # COMMAND…: printed, and run unless --dry-run
+    changed=$((changed + 1))
+    printf '%s' "${dry:+would }run:"; printf ' %q' "$@"; printf '\n'
+    [ -n "$dry" ] || "$@"
+}
+
+render() { # FILE: its text with this site's paths
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@STATE@|$state|g" -e "s|@USER@|$user|g" -e "s|@CONFIG@|$config|g" "$1"
+}
+
+put() { # SOURCE TARGET MODE: writes a file whole, with this site's paths, if it isn't so already
+    local target=$root$2 temporary
+    manifest+=("$2")
+    if [ -f "$target" ] && [ ! -L "$target" ] && render "$1" | cmp -s - "$target" && [ "$(stat -c %a "$target")" = "${3#0}" ]; then return; fi
+    changed=$((changed + 1))
+    say "${dry:+would }write: $target ($3)"
+    [ -z "$dry" ] || return 0
+    mkdir -p "$(dirname "$target")"
+    temporary=$(mktemp "$target.XXXXXX")
+    render "$1" >"$temporary"
+    chmod "$3" "$temporary"
+    mv -f "$temporary" "$target"
+}
+
+link_to() { # TARGET NAME: a symbolic link, replaced in one step
+    manifest+=("$2")
+    [ "$(readlink "$root$2" 2>/dev/null)" != "$1" ] || return 0
+    changed=$((changed + 1))
+    say "${dry:+would }link: $root$2 -> $1"
+    [ -z "$dry" ] || return 0
+    mkdir -p "$(dirname "$root$2")"
+    ln -sfn "$1" "$root$2.new"
+    mv -fT "$root$2.new" "$root$2"
+}
+
+folder() { # PATH MODE OWNER
+    [ -d "$root$1" ] && [ "$(stat -c %a "$root$1")" = "${2#0}" ] && owned_by "$root$1" "$3" && return
+    act install -d -m "$2" ${owner_known:+-o "$3" -g "$3"} "$root$1"
+}
+
+owned_by() { [ -z "$owner_known" ] || [ "$(stat -c %U "$1")" = "$2" ]; }
+
+in_use() { [ -z "$root" ]; } # false for an image below --root: nothing is started there
+
+has_systemd() { [ -z "$cron" ] && { ! in_use || [ -d /run/systemd/system ]; }; }
+
+# --- Python and packages ------------------------------------------------------------------------------------------
+
+site_python() { # sets python to one that is new enough for the role
+    local least='(3, 9)' candidate
+    [ "$role" != controller ] || least='(3, 11)'
+    for candidate in ${asked_python:-/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9}; do
+        if "$candidate" -c "import sys, venv, ensurepip; raise SystemExit(sys.version_info < $least)" 2>/dev/null; then
+            python=$(command -v "$candidate")
+            return
+        fi
+    done
+    die "--role $role needs Python ${least//[(),]/ }or later with its venv module${asked_python:+, which $asked_python is not}; install it (Debian: apt-get install python3 python3-venv) or name it with --python"
+}
+
+lists() { # the pinned package lists of the role, in order
+    local from=$top/etc/install/requirements
+    if [ "${role:-controller}" = controller ]; then printf '%s\n' "$from-build.txt" "$from-controller.txt"; else printf '%s\n' "$from-login.txt"; fi
+}
+
+pip_in() { # VENV ARGUMENTS…: never takes a file whose sum isn't pinned
+    local venv=$1 source=()
+    shift
+    [ -z "$wheels" ] || source=(--no-index --find-links "$wheels")
+    [ "$1" = install ] || source=()
+    PIP_NO_INPUT=1 "$venv/bin/python" -m pip --disable-pip-version-check -q "$@" --no-deps --no-build-isolation --require-hashes "${source[@]}"
+}
+
+release_id() { # changes with the code, the package lists and the Python
+    {
+        "$python" -V; echo "$role ${slurm_series:-}"
+        while IFS= read -r list; do cat "$list"; done < <(lists)
+        cd "$top" && find slurm_hook accounting -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 cat
+    } | sha256sum | cut -c1-12
+}
+
+build_release() { # code and packages in a folder of their own; `current` is switched over last, so nobody meets half of it
+    release=$prefix/releases/$(release_id)
+    local before
+    before=$(readlink "$root$prefix/current" 2>/dev/null || true) before=${before##*/}
+    if [ -e "$root$release/complete" ]; then link_to "releases/${release##*/}" "$prefix/current"; return; fi
+    say "${dry:+would }build: $root$release (code and the pinned packages, from ${wheels:-the package index})"
+    changed=$((changed + 1))
+    if [ -z "$dry" ]; then fill_release "$root$release"; else pick_pyslurm; fi
+    link_to "releases/${release##*/}" "$prefix/current"
+    [ -n "$dry" ] || drop_old_releases
+}
+
+fill_release() {
+    local into=$1 list log
+    rm -rf "$into"
+    mkdir -p "$into/lib"
+    (cd "$top" && find slurm_hook accounting -type f ! -name '*.pyc' -print0 | tar -c --null -T -) | tar -x -C "$into/lib" --no-same-owner
+    chmod -R u=rwX,go=rX "$into"
+    "$python" -m venv "$into/venv"
+    log=$into/pip.log
+    while IFS= read -r list; do
+        pip_in "$into/venv" install -r "$list" >"$log" 2>&1 ||
+            { grep -v 'is ignored' "$log" | tail -n 5 >&2; rm -rf "$into"; die "the packages of ${list##*/} could not be installed; $(wheels_hint)"; }
+    done < <(lists)
+    pick_pyslurm "$into/venv"
+    "$into/venv/bin/python" -m compileall -q "$into/lib" "$into/venv" >/dev/null 2>&1 || true
+    [ "$python" = "$into/venv/bin/python" ] || (cd / && "$python" -m compileall -q "$into/lib") >/dev/null 2>&1 || true
+    touch "$into/complete"
+}
+
+wheels_hint() {
+    if [ -n "$wheels" ]; then say "is $wheels complete for this Python? fill it with --download-wheels on a host like this one"
+    else say "is the package index reachable? without internet use --wheels DIR"; fi
+}
+
+drop_old_releases() { # the one before stays: something may still be running from it
+    local old
+    for old in "$root$prefix"/releases/*; do
+        case ${old##*/} in "${release##*/}"|"$before") ;; *) act rm -rf "$old";; esac
+    done
+}
+
+# slurmctld knows its version without a configuration, the clients don't
+slurm_version() { { sinfo --version || slurmctld -V || slurmd -V; } 2>/dev/null | sed -n 's/[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p'; }
+
+pick_pyslurm() { # [VENV]: the release that fits this Slurm, where there is one; everything works without
+    [ "$role" = controller ] || return 0
+    local line
+    [ -n "$slurm_series" ] || { say "pyslurm: no Slurm here, so none is chosen; accounting is read through sacct"; return; }
+    line=$(grep "^pyslurm==$slurm_series\." "$top/etc/install/requirements-pyslurm.txt" || true)
+    [ -n "$line" ] || { say "pyslurm: no release for Slurm $slurm among the pinned ones ($(sed -n 's/^pyslurm==\([0-9.]*\).*/\1/p' "$top/etc/install/requirements-pyslurm.txt" | tr '\n' ' ')); accounting is read through sacct, which gives the same records"; return; }
+    say "pyslurm: ${line%% *} fits Slurm $slurm"
+    [ -z "${1:-}" ] || pip_in "$1" install -r <(printf '%s\n' "$line") >"$1/pyslurm.log" 2>&1 ||
+        say "pyslurm: could not be built (are Slurm's headers installed? see $1/pyslurm.log); accounting is read through sacct"
+}
+
+# --- install ------------------------------------------------------------------------------------------------------
+
+site_install() {
+    manifest=()
+    slurm=$(slurm_version || true)
+    # Slurm 22.05 is pyslurm 22.5
+    slurm_series=${slurm:+${slurm%.*}.$((10#${slurm#*.}))}
+    if [ -n "$slurm" ]; then say "Slurm $slurm"; else say "Slurm's commands aren't in PATH here: 'workhorse doctor' will say so too"; fi
+    site_python
+    say "Python $("$python" -c 'import platform; print(platform.python_version())') ($python)"
+    publish=${publish:-$(installed_option publish)}
+    publish=${publish:-$state/public}
+    make_user
+    build_release
+    install_programs
+    install_settings
+    [ "$role" != controller ] || install_services
+    [ "$role" = compute ] || install_manuals
+    write_manifest
+    if [ "$changed" = 0 ]; then say "Nothing to do: this version is installed."; else site_next_steps; fi
+}
+
+installed_option() { sed -n "s/^$1=//p" "$root$prefix/install.conf" 2>/dev/null || true; }
+
+make_user() {
+    owner_known=1
+    if getent passwd "$user" >/dev/null; then return; fi
+    if ! in_use; then owner_known=''; return; fi
+    act useradd --system --user-group --home-dir "$state" --no-create-home --shell /usr/sbin/nologin "$user"
+    [ "$role" = controller ] || say "note: the published files are trusted when they belong to $user, so it needs the number it has on the controller"
+    [ -z "$dry" ] || owner_known=''
+}
+
+install_programs() {
+    put "$top/etc/install/workhorse.sh" "$prefix/bin/workhorse" 0755
+    link_to "$prefix/bin/workhorse" /usr/local/bin/workhorse
+    if [ -e "$top/etc/sbatch" ]; then
+        wrapper "$top/etc/sbatch" >"$scratch/sbatch"
+        put "$scratch/sbatch" "$prefix/bin/sbatch" 0755
+    fi
+    local file
+    for file in "$top"/etc/lua/*.lua; do
+        [ ! -e "$file" ] || put "$file" "$prefix/lua/${file##*/}" 0644
+    done
+    if [ -n "$path" ] && [ "$role" != controller ]; then
+        put "$top/etc/profile/workhorse.sh" /etc/profile.d/workhorse.sh 0644
+        put "$top/etc/profile/workhorse.csh" /etc/profile.d/workhorse.csh 0644
+    fi
+}
+
+wrapper() { # FILE: the sbatch shim with this site's values in its head
+    sed -e "s|^_wh_PYTHON=.*|_wh_PYTHON=$python|" -e "s|^_wh_LIB=.*|_wh_LIB=$prefix/current/lib|" \
+        -e "s|^_wh_PUBLISH=.*|_wh_PUBLISH=$publish|" -e "s|^_wh_LOCAL=.*|_wh_LOCAL=$config|" \
+        -e "s|^_wh_UID=.*|_wh_UID=$(id -u "$user" 2>/dev/null || true)|" "$1"
+}
+
+# The settings file is the admin's once it was changed: then it stays, and ours is put beside it for comparison.
+install_settings() {
+    local target=$config/workhorse.toml delivered=$prefix/share/workhorse.toml new=$scratch/workhorse.toml
+    if [ "$publish" = "$state/public" ]; then cp "$top/etc/workhorse.toml" "$new"
+    else sed "s|^#path = \"/var/lib/workhorse/public\"|path = \"$publish\"|" "$top/etc/workhorse.toml" >"$new"; fi
+    if [ -f "$root$target" ] && ! cmp -s "$root$target" "$root$delivered"; then
+        manifest+=("$target")
+        if ! cmp -s "$new" "$root$delivered"; then
+            say "kept: $root$target has your changes; this version's file with its defaults is beside it"
+            put "$new" "$target.new" 0644
+        fi
+    else
+        put "$new" "$target" 0644
+    fi
+    [ ! -f "$root$target.new" ] || manifest+=("$target.new")
+    put "$new" "$delivered" 0644
+}
+
+install_services() {
+    folder "$state" 0755 "$user"
+    folder "$publish" 0755 "$user"
+    folder /var/log/workhorse 0755 root
+    put "$top/etc/tmpfiles/workhorse.conf" /etc/tmpfiles.d/workhorse.conf 0644
+    put "$top/etc/logrotate/workhorse" /etc/logrotate.d/workhorse 0644
+    put "$top/etc/rsyslog/workhorse.conf" /etc/rsyslog.d/30-workhorse.conf 0644
+    local file
+    for file in "$top"/etc/prometheus/*.yml "$top"/etc/grafana/*.json; do
+        [ ! -e "$file" ] || put "$file" "$prefix/share/${file##*/}" 0644
+    done
+    if has_systemd; then install_timers; else put "$top/etc/cron/workhorse" /etc/cron.d/workhorse 0644; fi
+}
+
+install_timers() {
+    local file before=$changed timer
+    for file in "$top"/etc/systemd/*; do put "$file" "/etc/systemd/system/${file##*/}" 0644; done
+    if ! in_use; then
+        for timer in collect refresh dispatch; do
+            link_to "/etc/systemd/system/workhorse-$timer.timer" "/etc/systemd/system/timers.target.wants/workhorse-$timer.timer"
+        done
+        return
+    fi
+    [ "$changed" = "$before" ] || act systemctl daemon-reload
+    for timer in collect refresh dispatch; do
+        systemctl -q is-active "workhorse-$timer.timer" 2>/dev/null || act systemctl enable --now "workhorse-$timer.timer"
+    done
+}
+
+install_manuals() {
+    [ ! -e "$top/etc/man/workhorse.1" ] || put "$top/etc/man/workhorse.1" /usr/local/share/man/man1/workhorse.1 0644
+    completion bash /usr/local/share/bash-completion/completions/workhorse
+    completion zsh /usr/local/share/zsh/site-functions/_workhorse
+    completion fish /usr/local/share/fish/vendor_completions.d/workhorse.fish
+}
+
+completion() { # SHELL FILE: as the release just installed writes it
+    [ -z "$dry" ] || { [ -e "$root$2" ] || say "would write: $root$2 (0644)"; return; }
+    # bash's is refused where there is no bash new enough: then nobody there could use it
+    _WORKHORSE_COMPLETE=${1}_source "$root$prefix/bin/workhorse" >"$scratch/completion" 2>/dev/null || return 0
+    put "$scratch/completion" "$2" 0644
+}
+
+# What an earlier version installed and this one doesn't goes; the list is what --uninstall works from.
+write_manifest() {
+    local old
+    while IFS= read -r old; do
+        case " ${manifest[*]} " in *" $old "*) ;; *) [ ! -e "$root$old" ] || act rm -f "$root$old";; esac
+    done < <(cat "$root$prefix/manifest" 2>/dev/null)
+    printf '%s\n' "${manifest[@]}" | sort -u >"$scratch/manifest"
+    printf 'role=%s\nuser=%s\npublish=%s\n' "$role" "$user" "$publish" >"$scratch/install.conf"
+    put "$scratch/manifest" "$prefix/manifest" 0644
+    put "$scratch/install.conf" "$prefix/install.conf" 0644
+}
+
+site_next_steps() {
+    [ -z "$dry" ] || { say "Nothing was changed (--dry-run)."; return; }
+    say ""
+    say "Installed in mode observe: it looks and logs, and changes no job. Next:"
+    if [ "$role" = controller ]; then
+        say "  sacctmgr -i add user $user account=root adminlevel=Operator   # sees all jobs, may update pending ones"
+        say "  runuser -u $user -- $prefix/bin/workhorse refresh             # first reading and first scores"
+    fi
+    [ "$role" = compute ] || say "  workhorse doctor                                              # what is missing, and how to mend it"
+    [ "$role" != login ] || say "  log in anew: $prefix/bin is now first in PATH"
+    [ ! -d "$root$prefix/lua" ] || say "  Lua plugins for Slurm (optional): $prefix/lua, see the head of each file"
+}
+
+site_download() {
+    role=${role:-controller}
+    site_python
+    local venv=$scratch/venv list
+    "$python" -m venv "$venv"
+    mkdir -p "$wheels"
+    while IFS= read -r list; do
+        say "fetching what ${list##*/} names"
+        pip_in "$venv" download -d "$wheels" -r "$list" || die "the package index could not give the packages of ${list##*/}"
+        # building tools are needed to look into packages that come as source
+        case $list in *-build.txt) pip_in "$venv" install -r "$list" ;; esac
+    done < <(lists)
+    say "$wheels: $(find "$wheels" -type f | wc -l) files. On the other host: ./install.sh --role $role --wheels DIR"
+}
+
+# --- uninstall ----------------------------------------------------------------------------------------------------
+
+site_uninstall() {
+    [ -d "$root$prefix" ] || { say "Nothing to do: there is no $root$prefix."; [ -z "$purge" ] || purge_state; return; }
+    owner_known=1
+    role=$(installed_option role) user=$(installed_option user) publish=$(installed_option publish)
+    user=${user:-workhorse} publish=${publish:-$state/public}
+    [ "$role" != controller ] || stop_services
+    local history
+    history=$(history_path)
+    remove_files
+    act rm -rf "$root$prefix"
+    local name
+    for name in "$config" /var/log/workhorse; do
+        [ ! -d "$root$name" ] || act rm -rf "$root$name"
+    done
+    [ "$role" != controller ] || { remove_published; [ -z "$purge" ] || purge_state "$history"; }
+    [ -n "$dry" ] || say "$([ -z "$purge" ] && [ -e "$root$history" ] && echo "Gone. The history stays in $root$history." || echo Gone.)"
+    say "If slurm.conf names our Lua plugins, take these lines out."
+}
+
+stop_services() {
+    in_use || return 0
+    local timer
+    if [ -d /run/systemd/system ]; then
+        for timer in dispatch collect refresh; do
+            [ ! -e "/etc/systemd/system/workhorse-$timer.timer" ] || act systemctl disable --now "workhorse-$timer.timer"
+        done
+        for timer in dispatch collect refresh; do act systemctl stop "workhorse-$timer.service"; done
+    fi
+    # before the program goes: afterwards nobody would know which excludes were ours
+    act "$prefix/bin/workhorse" disable || [ -n "$force" ] ||
+        die "our excludes could not be taken off pending jobs (above). Mend that, or go on with --force: these jobs then keep them"
+}
+
+history_path() {
+    local found
+    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; from slurm_hook import config; print(config.load(sys.argv[1]).history.path)' "$root$config/workhorse.toml" 2>/dev/null) || found=$state/history.db
+    printf '%s\n' "$found"
+}
+
+remove_files() {
+    local file
+    while IFS= read -r file; do
+        case $file in "$prefix"/*) continue;; esac
+        if [ -e "$root$file" ] || [ -L "$root$file" ]; then act rm -f "$root$file"; fi
+    done < <(cat "$root$prefix/manifest")
+    if in_use && [ -d /run/systemd/system ] && [ "$role" = controller ]; then act systemctl daemon-reload; fi
+}
+
+remove_published() { # ours by name; a folder that then holds something else stays
+    [ -d "$root$publish" ] || return 0
+    local name
+    for name in "$root$publish"/scores*.json "$root$publish"/live.json "$root$publish"/*.lua "$root$publish"/*.prom "$root$publish"/snapshots; do
+        [ ! -e "$name" ] || act rm -rf "$name"
+    done
+    act rmdir --ignore-fail-on-non-empty "$root$publish"
+}
+
+purge_state() { # [HISTORY]
+    local file
+    for file in "$root${1:-$state/history.db}"{,-wal,-shm,.lock}; do
+        [ ! -e "$file" ] || act rm -f "$file"
+    done
+    [ ! -d "$root$state" ] || act rm -rf "$root$state"
+    if in_use && getent passwd "$user" >/dev/null; then act userdel "$user"; fi
+}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT

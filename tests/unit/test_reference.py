@@ -1,0 +1,58 @@
+"""What is generated agrees with the code, and what the settings file says is what the code reads."""
+
+from pathlib import Path
+
+import pytest
+import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hook import config, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_generated_files_agree_with_the_code():
+    assert reference.stale() == [], "run python -m slurm_hook.reference"
+
+
+def test_stale_parts_are_found(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/workhorse.toml").write_text(reference.settings_toml())
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- settings -->\nLEFT-BEHIND\n<!-- /settings -->\nafter <!-- other --> x <!-- /other -->\n")
+    assert reference.stale(tmp_path) == [readme]
+    readme.write_text(reference.fill_markers(readme.read_text()))
+    assert reference.stale(tmp_path) == []
+    text = readme.read_text()
+    assert text.startswith("before\n") and "LEFT-BEHIND" not in text and "<!-- other --> x" in text
+    assert all(f"`{s.key}`" in text for s in config.SETTINGS)
+
+
+def test_settings_file_holds_every_default(tmp_path):
+    """With the '#' taken off, the file says exactly the defaults; as it stands, it changes nothing."""
+    text = (ROOT / "etc/workhorse.toml").read_text()
+    assert set(tomllib.loads(text)) == {s.section for s in config.SETTINGS}
+    assert not any(tomllib.loads(text).values()), "a setting isn't commented out"
+    bare = "\n".join(line.removeprefix("#") if not line.startswith("# ") else "" for line in text.splitlines())
+    path = tmp_path / "w.toml"
+    path.write_text(bare)
+    loaded = config.load(str(path))
+    assert {s.key: loaded[s.key] for s in config.SETTINGS} == {s.key: s.default for s in config.SETTINGS}
+    flat = {f"{section}.{name}" for section, table in tomllib.loads(bare).items() for name in table}
+    assert {s.key for s in config.SETTINGS} <= flat | {s.key for s in config.SETTINGS if isinstance(s.default, dict)}
+
+
+@given(st.recursive(
+    st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]) | st.sampled_from("\n\t")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab-.\"'\\ ", max_size=5), inner, max_size=3),
+    max_leaves=6,
+))  # fmt: skip
+def test_toml_values_come_back(value):
+    assert tomllib.loads(f"x = {reference.toml_value(value)}")["x"] == value
+
+
+def test_values_without_toml_form_are_refused():
+    with pytest.raises(TypeError, match="no TOML form"):
+        reference.toml_value(None)

@@ -1,0 +1,98 @@
+"""install.sh's site part, as far as it goes without building anything: options, the plan it prints, what it refuses."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def install(*args, cwd="/"):
+    return subprocess.run([ROOT / "install.sh", *args], capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--role", "laptop"], "must be controller, login or compute"),
+        (["--role"], "--role needs a value"),
+        (["--dry-run"], "--role is missing"),
+        (["--role=login", "--purge"], "--purge goes with --uninstall"),
+        (["--role=login", "--frobnicate"], "--frobnicate: unknown"),
+        (["--role=login", "--prefix", "relative"], "must begin with /"),
+        (["--role=login", "--prefix", "/opt/a b"], "only letters"),
+        (["--role=login", "--prefix", "/opt/$(id)"], "only letters"),
+        (["--role=login", "--prefix", "/usr"], "a folder of its own"),
+        (["--role=login", "--user", "Ev;il"], "not a user name"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_mend(args, words):
+    done = install(*args)
+    assert done.returncode == 2 and words in done.stderr and "--role help" in done.stderr, done
+
+
+@pytest.mark.parametrize("role", ["controller", "login", "compute"])
+def test_dry_run_prints_every_action_and_does_none(role, tmp_path):
+    done = install("--role", role, "--dry-run", "--root", str(tmp_path), "--prefix", "/opt/wh")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == [], "a dry run wrote something"
+    actions = [line for line in done.stdout.splitlines() if line.startswith("would ")]
+    text = "\n".join(actions)
+    assert f"{tmp_path}/opt/wh/bin/workhorse" in text and f"{tmp_path}/etc/workhorse/workhorse.toml" in text
+    assert ("workhorse-dispatch.timer" in text) == (role == "controller")
+    assert ("/etc/profile.d/workhorse.sh" in text) == (role != "controller")
+
+
+def test_wheels_folder_must_exist():
+    done = install("--role=login", "--dry-run", "--wheels", "/nonexistent/wheels")
+    assert done.returncode == 1 and "/nonexistent/wheels: no such folder" in done.stderr
+
+
+def pinned(name):
+    """Package name → version of a list; every entry must carry sums."""
+    text = (ROOT / "etc/install" / f"requirements-{name}.txt").read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        match = re.fullmatch(r"([a-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line)
+        assert match, f"{name}: not pinned by version and sum: {line[:80]}"
+        found[match[1]] = match[2]
+    return found
+
+
+@pytest.mark.parametrize(("name", "extras"), [("login", ()), ("controller", ("accounting", "report"))])
+def test_pinned_lists_hold_what_pyproject_asks_for(name, extras):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + [r for e in extras for r in project["optional-dependencies"][e]]
+    have = pinned(name)
+    for requirement in wanted:
+        package, least = re.fullmatch(r"([A-Za-z0-9._-]+)>=([0-9.]+)", requirement).groups()
+        version = have.get(package.lower())
+        assert version, f"{package} is missing in requirements-{name}.txt; run etc/install/lock.sh"
+        assert tuple(map(int, version.split(".")[:2])) >= tuple(map(int, least.split("."))), requirement
+
+
+def test_builders_and_pyslurm_are_pinned_too():
+    assert set(pinned("build")) == {"setuptools"}
+    assert set(pinned("pyslurm")) == {"pyslurm"}
+
+
+def test_shell_parts_parse():
+    for path in [ROOT / "install.sh", *(ROOT / "etc/install").glob("*.sh")]:
+        assert subprocess.run(["bash", "-n", path], check=False).returncode == 0, path
+
+
+def test_units_run_what_exists_as_the_service_user():
+    from slurm_hook import cli
+
+    for unit in (ROOT / "etc/systemd").glob("*.service"):
+        text = unit.read_text()
+        commands = re.findall(r"^ExecStart\w*=-?(\S+) (\w+)", text, re.MULTILINE)
+        assert commands and "User=@USER@" in text, unit
+        for program, command in commands:
+            assert program == "@PREFIX@/bin/workhorse" and command in cli.COMMANDS, (unit, command)
+        assert unit.with_suffix(".timer").exists()
