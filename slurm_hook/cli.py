@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from . import config
+from . import __version__, config
 from .errors import WorkhorseError
 
 COMMANDS: dict[str, str] = {
@@ -54,7 +54,7 @@ def _absent(name: str, module: str) -> click.Command:
 @click.option(
     "--config", "config_path", type=click.Path(), help=f"settings file; default: ${config.PATH_VARIABLE} or {config.DEFAULT_PATH}"
 )
-@click.version_option(package_name="slurm-workhorse", prog_name="workhorse")
+@click.version_option(__version__, prog_name="workhorse")
 @click.pass_context
 def workhorse(ctx: click.Context, config_path: str | None) -> None:
     """Reliability-aware placement for large-model training on Slurm."""

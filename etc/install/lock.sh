@@ -34,6 +34,7 @@ wanted | compile "$login_python" requirements-login.txt
 wanted accounting report | compile "$scorer_python" requirements-controller.txt
 # one package comes as source only: what builds it is pinned too
 echo setuptools | compile "$scorer_python" requirements-build.txt
+printf '%s\n' cython packaging wheel | compile "$scorer_python" requirements-pyslurm-build.txt
 
 # pyslurm fits one Slurm series only, so its list has the newest release of each; installing takes the line that fits.
 # Its metadata can't be had without that Slurm; pip tells the sum of a file when it differs from the one asked for.

@@ -230,7 +230,8 @@ pick_pyslurm() { # [VENV]: the release that fits this Slurm, where there is one;
     line=$(grep "^pyslurm==$slurm_series\." "$top/etc/install/requirements-pyslurm.txt" || true)
     [ -n "$line" ] || { say "pyslurm: no release for Slurm $slurm among the pinned ones ($(sed -n 's/^pyslurm==\([0-9.]*\).*/\1/p' "$top/etc/install/requirements-pyslurm.txt" | tr '\n' ' ')); accounting is read through sacct, which gives the same records"; return; }
     say "pyslurm: ${line%% *} fits Slurm $slurm"
-    [ -z "${1:-}" ] || pip_in "$1" install -r <(printf '%s\n' "$line") >"$1/pyslurm.log" 2>&1 ||
+    [ -z "${1:-}" ] || { pip_in "$1" install -r "$top/etc/install/requirements-pyslurm-build.txt" &&
+        pip_in "$1" install -r <(printf '%s\n' "$line"); } >"$1/pyslurm.log" 2>&1 ||
         say "pyslurm: could not be built (are Slurm's headers installed? see $1/pyslurm.log); accounting is read through sacct"
 }
 
