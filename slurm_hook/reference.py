@@ -92,20 +92,27 @@ def exit_codes_table() -> str:
 
 def parts() -> dict[str, str]:
     """README's generated parts by the name of their markers."""
-    return {"settings": settings_table(), "exit-codes": exit_codes_table()}
+    from . import manual  # noqa: PLC0415
+
+    return {"settings": settings_table(), "exit-codes": exit_codes_table(), "commands": manual.markdown()}
 
 
 def fill_markers(text: str) -> str:
     """Text with what stands between markers written anew; markers of other names are left alone."""
-    for name, body in parts().items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text = pattern.sub(lambda m, body=body: m[1] + body + m[2], text)
-    return text
+    bodies = parts()
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- {name} -->\n{bodies[name]}<!-- /{name} -->" if name in bodies else match[0]
+
+    return re.sub(r"<!-- ([a-z-]+) -->\n.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
 
 
 def documents(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file with the text that the code asks for now."""
-    found = {root / "etc/workhorse.toml": settings_toml()}
+    from . import manual  # noqa: PLC0415 - it imports every command
+
+    found = {root / "etc/workhorse.toml": settings_toml(), root / "etc/man/workhorse.1": manual.man_page()}
     for path in (root / "README.md", *sorted((root / "etc/doc").glob("*.md"))):
         if path.exists():
             found[path] = fill_markers(path.read_text(encoding="utf-8"))

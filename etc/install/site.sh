@@ -200,7 +200,7 @@ fill_release() {
     log=$into/pip.log
     while IFS= read -r list; do
         pip_in "$into/venv" install -r "$list" >"$log" 2>&1 ||
-            { grep -v 'is ignored' "$log" | tail -n 5 >&2; rm -rf "$into"; die "the packages of ${list##*/} could not be installed; $(wheels_hint)"; }
+            { { grep -E 'ERROR|Expected|Got ' "$log" || tail -n 5 "$log"; } >&2; rm -rf "$into"; die "the packages of ${list##*/} could not be installed; $(wheels_hint)"; }
     done < <(lists)
     pick_pyslurm "$into/venv"
     "$into/venv/bin/python" -m compileall -q "$into/lib" "$into/venv" >/dev/null 2>&1 || true

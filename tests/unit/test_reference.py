@@ -1,13 +1,18 @@
 """What is generated agrees with the code, and what the settings file says is what the code reads."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 import tomllib
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import config, reference
+from slurm_hook import config, manual, reference
+from slurm_hook.cli import workhorse
+from slurm_hook.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,8 +22,9 @@ def test_generated_files_agree_with_the_code():
 
 
 def test_stale_parts_are_found(tmp_path):
-    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/man").mkdir(parents=True)
     (tmp_path / "etc/workhorse.toml").write_text(reference.settings_toml())
+    (tmp_path / "etc/man/workhorse.1").write_text(manual.man_page())
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- settings -->\nLEFT-BEHIND\n<!-- /settings -->\nafter <!-- other --> x <!-- /other -->\n")
     assert reference.stale(tmp_path) == [readme]
@@ -56,3 +62,30 @@ def test_toml_values_come_back(value):
 def test_values_without_toml_form_are_refused():
     with pytest.raises(TypeError, match="no TOML form"):
         reference.toml_value(None)
+
+
+def test_every_command_has_help_and_examples_that_its_options_accept():
+    for name, command in manual.commands():
+        assert command.help, f"{name}: no help"
+        assert all(text for _, text in manual.options(command)), f"{name}: an option without help"
+        assert EXAMPLES.get(name), f"{name}: add an example to slurm_hook/examples.py"
+        for line, what in EXAMPLES[name]:
+            words = shlex.split(line)
+            assert what and words[: 1 + len(name.split())] == ["workhorse", *name.split()], line
+            with command.make_context(name, words[1 + len(name.split()) :]):
+                pass
+    assert set(EXAMPLES) <= {name for name, _ in manual.commands()}, "an example of a command that isn't there"
+
+
+def test_help_shows_the_example():
+    shown = CliRunner().invoke(workhorse, ["collect", "--help"])
+    assert shown.exit_code == 0 and EXAMPLES["collect"][0][0] in shown.output
+
+
+def test_man_page_is_plain_roff():
+    page = manual.man_page()
+    assert page.startswith(".TH WORKHORSE 1 ")
+    for line in page.splitlines():
+        assert not line.startswith("'"), line
+        assert not line.startswith(".") or re.match(r"\.(TH|SH|SS|TP|PP|B|RS|RE|nf|fi)\b", line), line
+    assert manual._roff(".x\\y -z") == "\\&.x\\ey \\-z"

@@ -1,0 +1,63 @@
+"""A host that an installation may change as it likes: this machine, with its system folders in an overlay of their own.
+
+A mount namespace holds overlays over /etc, /opt, /usr/local, /var/lib and /var/log; what is written there is in memory
+and gone with the namespace. Needs root.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDERS = ("/etc", "/opt", "/usr/local", "/var/lib", "/var/log", "/home")
+_MOUNT = """
+set -eu
+mount --make-rprivate /
+scratch=$1; shift
+mount -t tmpfs tmpfs "$scratch"
+for folder do
+    name=$(printf %s "$folder" | tr / _)
+    mkdir "$scratch/$name" "$scratch/$name/upper" "$scratch/$name/work"
+    mount -t overlay overlay -o "lowerdir=$folder,upperdir=$scratch/$name/upper,workdir=$scratch/$name/work" "$folder"
+done
+echo ready
+exec cat
+"""
+
+
+class BareHost:
+    """Use as context manager; `run` executes inside."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+    def __enter__(self) -> BareHost:
+        argv = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(self.scratch), *FOLDERS]
+        self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert self._holder.stdout
+        line = self._holder.stdout.readline()
+        if line != "ready\n":
+            self._holder.communicate()
+            raise OSError(f"no private mounts here (root in a container without CAP_SYS_ADMIN?): {line.strip()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._holder.communicate(timeout=20)
+
+    def run(self, argv: Iterable[str | Path], *, check: bool = True, timeout: float = 300, env: dict[str, str] | None = None):
+        """Run a command on the host and return it; raises with its output when it fails (unless check=False)."""
+        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", f"--wd={self.scratch}", "--"]
+        words = [*enter, *(str(word) for word in argv)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, check=False)
+        assert not check or done.returncode == 0, f"{words[5:]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
+        return done
+
+    def files(self) -> dict[str, str]:
+        """What differs from the machine underneath: path → kind, mode, owner, size and link target."""
+        found = {}
+        for folder in FOLDERS:
+            upper = self.scratch / folder.replace("/", "_") / "upper"
+            listing = self.run(["find", upper, "-mindepth", "1", "-printf", "%P\t%y %m %u %s %l\n"]).stdout
+            found.update({f"{folder}/{p}": about for p, about in (line.split("\t", 1) for line in listing.splitlines())})
+        return found

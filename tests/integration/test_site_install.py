@@ -1,0 +1,138 @@
+"""install.sh as root on a host of its own: each role, twice, upgraded with changed settings, and taken away again."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.bare import BareHost
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+ACCOUNT_FILES = re.compile(r"/etc/(passwd|group|shadow|gshadow|subuid|subgid|\.pwd\.lock)-?")
+ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"}
+
+
+@pytest.fixture
+def host(tmp_path):
+    with BareHost(tmp_path) as bare:
+        yield bare
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """The packages of both kinds of role, fetched once as an admin would on a host with internet."""
+    import subprocess
+
+    folder = tmp_path_factory.mktemp("wheels")
+    for role in ("login", "controller"):
+        done = subprocess.run(
+            [ROOT / "install.sh", "--download-wheels", folder, "--role", role], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def offline(wheels):
+    """No package index: what isn't in the folder can't come."""
+    return {
+        **ENV,
+        "PIP_INDEX_URL": "http://127.0.0.1:9/",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_CONFIG_FILE": "/dev/null",
+    }
+
+
+def install(host, *args, wheels=None, check=True):
+    more = ["--wheels", wheels] if wheels else []
+    return host.run([ROOT / "install.sh", *args, *more], env=offline(wheels) if wheels else ENV, check=check)
+
+
+def ours(host):
+    return {path: about for path, about in host.files().items() if not ACCOUNT_FILES.fullmatch(path)}
+
+
+@pytest.mark.parametrize("role", ["login", "compute"])
+def test_login_and_compute_come_and_go(host, wheels, role):
+    before = ours(host)
+    plan = install(host, "--role", role, "--dry-run", wheels=wheels).stdout
+    assert ours(host) == before
+    done = install(host, "--role", role, wheels=wheels).stdout
+    planned = {line.split()[2] for line in plan.splitlines() if line.startswith("would write")}
+    written = {line.split()[1] for line in done.splitlines() if line.startswith("write")}
+    assert planned == written, "the dry run announced something else"
+    assert host.run(["/usr/local/bin/workhorse", "--version"], env=ENV).stdout.startswith("workhorse, version ")
+    missing = host.run(["/opt/workhorse/current/venv/bin/python", "-c", "import numpy"], check=False)
+    assert missing.returncode != 0, "a login node needs no numpy"
+    after = ours(host)
+    assert all(about.split()[1] not in ("777", "666", "775", "664") for about in after.values() if about[0] in "fd")
+    again = install(host, "--role", role, wheels=wheels).stdout
+    assert "Nothing to do" in again and ours(host) == after
+    install(host, "--uninstall")
+    assert {p for p, about in ours(host).items() if about[0] == "f"} == {p for p, about in before.items() if about[0] == "f"}
+    assert not any("workhorse" in path for path in ours(host))
+
+
+def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
+    install(host, "--role", "login", wheels=wheels)
+    for command in ("plan", "submit", "queue", "explain", "nodes"):
+        done = host.run(["/opt/workhorse/bin/workhorse", command, "--help"], env=ENV)
+        assert "needs the package" not in done.stdout and "Usage: workhorse " + command in done.stdout
+    refused = host.run(["/opt/workhorse/bin/workhorse", "collect"], env=ENV, check=False)
+    assert refused.returncode == 1 and "numpy" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host, wheels):
+    install(host, "--role", "controller", wheels=wheels)
+    files = ours(host)
+    assert files["/etc/workhorse/workhorse.toml"].startswith("f 644 root")
+    assert files["/var/lib/workhorse"].startswith("d 755 workhorse")
+    assert files["/var/lib/workhorse/public"].startswith("d 755 workhorse")
+    assert "/etc/cron.d/workhorse" in files or "/etc/systemd/system/workhorse-collect.timer" in files
+    assert "/usr/local/share/man/man1/workhorse.1" in files
+    text = host.run(["cat", "/etc/cron.d/workhorse"], check=False).stdout
+    assert "@" not in text, "a placeholder was left"
+    host.run(
+        ["/opt/workhorse/current/venv/bin/python", "-c", "import numpy, scipy, sqlite_utils, hostlist, prometheus_client, jinja2"]
+    )
+
+    # the admin changes a setting; then a newer version comes
+    host.run(["sed", "-i", 's/^#mode = .*/mode = "avoid"/', "/etc/workhorse/workhorse.toml"])
+    assert "Nothing to do" in install(host, "--role", "controller", wheels=wheels).stdout
+    newer = host.scratch / "newer"
+    host.run(
+        [
+            "cp",
+            "-a",
+            *(ROOT / name for name in ("install.sh", "etc", "slurm_hook", "accounting", "pyproject.toml")),
+            "-t",
+            _made(host, newer),
+        ]
+    )
+    host.run(["sh", "-c", f"echo '#more = 1' >>{newer}/etc/workhorse.toml; echo '# newer' >>{newer}/slurm_hook/errors.py"])
+    done = host.run([newer / "install.sh", "--role", "controller", "--wheels", wheels], env=offline(wheels)).stdout
+    assert "kept: /etc/workhorse/workhorse.toml" in done
+    assert 'mode = "avoid"' in host.run(["cat", "/etc/workhorse/workhorse.toml"]).stdout
+    assert "#more = 1" in host.run(["cat", "/etc/workhorse/workhorse.toml.new"]).stdout
+    assert host.run(["tail", "-1", "/opt/workhorse/current/lib/slurm_hook/errors.py"]).stdout == "# newer\n"
+
+    host.run(["sh", "-c", "echo history >/var/lib/workhorse/history.db; echo '{}' >/var/lib/workhorse/public/scores.json"])
+    refused = install(host, "--uninstall", check=False)
+    assert refused.returncode == 1 and "--force" in refused.stderr, "there is no Slurm: excludes can't be taken off"
+    done = install(host, "--uninstall", "--force").stdout
+    left = {p for p, about in ours(host).items() if about[0] == "f" and "workhorse" in p}
+    assert left == {"/var/lib/workhorse/history.db"} and "history stays" in done
+    install(host, "--uninstall", "--purge")
+    assert not any("workhorse" in p for p in ours(host))
+    assert host.run(["getent", "passwd", "workhorse"], check=False).returncode != 0
+
+
+def test_a_changed_wheel_is_refused_and_nothing_is_half_installed(host, wheels, tmp_path):
+    bad = tmp_path / "bad"
+    host.run(["cp", "-r", wheels, bad])
+    name = host.run(["sh", "-c", f"ls {bad} | grep '^click-8.1'"]).stdout.strip()
+    host.run(["sh", "-c", f"printf x >>{bad}/{name}"])
+    done = install(host, "--role", "login", wheels=bad, check=False)
+    assert done.returncode == 1 and "could not be installed" in done.stderr and "HASH" in done.stderr.upper()
+    assert not any(about[0] == "f" for path, about in ours(host).items() if "workhorse" in path)
