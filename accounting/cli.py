@@ -33,7 +33,13 @@ def database_path(ctx: click.Context, db: str | None) -> str:
 @click.option("--nodes", "nodes_path", type=click.Path(), help="inventory for a dump: a saved `scontrol -o show node`")
 @click.pass_context
 def collect(ctx: click.Context, **options: Any) -> None:
-    """Read accounting into the history: what is new since the last run, a stretch of time, or a dump."""
+    """Read accounting into the history: what is new since the last run, a stretch of time, or a dump.
+
+    \b
+    Examples:
+      workhorse collect -S now-90days
+      workhorse collect --db history.db --file jobs.psv
+    """
     path = database_path(ctx, options["db"])
     db = connect(path)
     with collecting.one_at_a_time(path):

@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from . import __version__, config, examples
+from . import __version__, config
 from .errors import WorkhorseError
 
 COMMANDS: dict[str, str] = {
@@ -38,7 +38,6 @@ class LazyGroup(click.Group):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as err:
             return _absent(cmd_name, err.name or module)
-        command.epilog = command.epilog or examples.epilog(cmd_name)
         return command
 
 

@@ -10,7 +10,6 @@ import click
 from . import __version__, config
 from .cli import COMMANDS, workhorse
 from .errors import EXIT_CODES
-from .examples import EXAMPLES
 
 PAGE_DATE = "2026"
 FILES = (
@@ -79,19 +78,30 @@ def _paragraphs(command: click.Command) -> list[str]:
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
+def _prose(command: click.Command) -> list[str]:
+    return [paragraph for paragraph in _paragraphs(command) if not paragraph.startswith("Example")]
+
+
+def examples(command: click.Command) -> list[str]:
+    """The command lines of a command's `Example:` paragraphs."""
+    found = []
+    for paragraph in _paragraphs(command):
+        if paragraph.startswith("Example"):
+            found += re.findall(r"workhorse .*?(?=$|\s+workhorse )", paragraph)
+    return found
+
+
 def markdown() -> str:
     """The command reference."""
     lines: list[str] = []
     for name, command in commands():
         lines += [f"### workhorse {name}", "", f"`{usage(name, command)}`", ""]
-        for paragraph in _paragraphs(command):
+        for paragraph in _prose(command):
             lines += [paragraph, ""]
         rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options(command)]
         if rows:
             lines += ["| option | what |", "|---|---|", *rows, ""]
-        examples = EXAMPLES.get(name, ())
-        if examples:
-            lines += ["```sh", *(f"{line}   # {what}" for line, what in examples), "```", ""]
+        lines += ["```sh", *examples(command), "```", ""]
     return "\n".join(lines)
 
 
@@ -125,12 +135,10 @@ def man_page() -> str:
 
 def _man_command(name: str, command: click.Command) -> list[str]:
     lines = [f".SS {_roff(usage(name, command))}"]
-    for number, paragraph in enumerate(_paragraphs(command)):
+    for number, paragraph in enumerate(_prose(command)):
         lines += [".PP"] * (number > 0) + [_roff(paragraph)]
     lines += _definitions(options(command))
-    for line, what in EXAMPLES.get(name, ()):
-        lines += [".PP", f"Example, {_roff(what)}:", ".RS 4", ".nf", _roff(line), ".fi", ".RE"]
-    return lines
+    return [*lines, ".PP", "Example:", ".RS 4", ".nf", *map(_roff, examples(command)), ".fi", ".RE"]
 
 
 def _section(title: str, text: str) -> list[str]:

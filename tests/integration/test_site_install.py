@@ -101,15 +101,9 @@ def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host,
     host.run(["sed", "-i", 's/^#mode = .*/mode = "avoid"/', "/etc/workhorse/workhorse.toml"])
     assert "Nothing to do" in install(host, "--role", "controller", wheels=wheels).stdout
     newer = host.scratch / "newer"
-    host.run(
-        [
-            "cp",
-            "-a",
-            *(ROOT / name for name in ("install.sh", "etc", "slurm_hook", "accounting", "pyproject.toml")),
-            "-t",
-            _made(host, newer),
-        ]
-    )
+    host.run(["mkdir", newer])
+    parts = ("install.sh", "etc", "slurm_hook", "accounting", "pyproject.toml")
+    host.run(["cp", "-a", "-t", newer, *(ROOT / name for name in parts)])
     host.run(["sh", "-c", f"echo '#more = 1' >>{newer}/etc/workhorse.toml; echo '# newer' >>{newer}/slurm_hook/errors.py"])
     done = host.run([newer / "install.sh", "--role", "controller", "--wheels", wheels], env=offline(wheels)).stdout
     assert "kept: /etc/workhorse/workhorse.toml" in done
