@@ -189,6 +189,21 @@ def test_wrong_plants_are_refused(sandbox: Sandbox, node: str, probability: floa
         sandbox.plant(node, probability, how)
 
 
+# --- settings of clients alone
+
+
+def test_variant_for_clients(sandbox: Sandbox) -> None:
+    lua = """
+    function slurm_cli_setup_defaults(options, early) return 0 end
+    function slurm_cli_pre_submit(options, offset) options["comment"] = "filtered" return 0 end
+    function slurm_cli_post_submit(offset, job, step) return 0 end
+    """
+    env = sandbox.variant("CliFilterPlugins=cli_filter/lua", files={"cli_filter.lua": lua})
+    jobs = [sandbox.sbatch("--hold", script=sandbox.payload(0), env=extra) for extra in (env, None)]
+    assert [sandbox.job(job).get("Comment") for job in jobs] == ["filtered", None]
+    sandbox.run(["scancel", *map(str, jobs)])
+
+
 # --- failures are told -------------------------------------------------------------------------------------------
 
 
@@ -223,6 +238,17 @@ def test_daemon_that_dies_is_told() -> None:
     gone(root, 0)
 
 
+def test_unreachable_directory_is_refused(tmp_path: Path) -> None:
+    closed = Path(f"/tmp/sb-closed-{os.getpid()}")
+    closed.mkdir(mode=0o700)
+    try:
+        with pytest.raises(SandboxError, match=f"chmod o.x {closed}"):
+            Sandbox(nodes=1, dir=closed / "in").up()
+        assert not (closed / "in").exists()
+    finally:
+        closed.rmdir()
+
+
 @pytest.mark.parametrize(("name", "word"), [("/tmp", "isn't empty"), (f"/tmp/{'x' * 80}", "at most"), ("/tmp/a b", "blanks")])
 def test_bad_directories_are_refused(name: str, word: str) -> None:
     with pytest.raises(SandboxError, match=word):
@@ -235,6 +261,11 @@ def test_no_apt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SandboxError, match=r"^Slurm cannot be installed here: there is no apt-get"):
         packages.ensure()
+
+
+def test_up_twice_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxError, match="up already"):
+        Sandbox.up(sandbox)
 
 
 def test_no_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import argparse
 import shlex
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from . import claims, cluster, keeper, packages, procs
@@ -14,7 +13,7 @@ from .errors import SandboxError
 def roots() -> list[Path]:
     """Directories of the sandboxes that `up` left running (also of such whose keeper was killed)."""
     live = [Path(name.removeprefix("live/")) for name in claims.held() if name.startswith("live/")]
-    here = Path(tempfile.gettempdir()).glob(f"{keeper.TEMP_PREFIX}*")
+    here = keeper.TEMP_FOLDER.glob(f"{keeper.TEMP_PREFIX}*")
     known = {path.resolve() for path in (*live, *here) if (path / keeper.STATE).exists()}
     return sorted(path for path in known if cluster.state(path)["detached"])
 

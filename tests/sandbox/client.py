@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
@@ -44,6 +45,21 @@ class Client:
     def client_env(self, **more: str) -> dict[str, str]:
         """A copy of the clients' environment with additions."""
         return {**self.env, **more}
+
+    def variant(self, *lines: str, files: dict[str, str] | None = None) -> dict[str, str]:
+        """Additions to the environment (`run(…, env=…)`) under which clients read a slurm.conf with more lines and files.
+
+        For what clients alone load, such as CliFilterPlugins: the daemons and other clients don't notice.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="etc-", dir=self.root))
+        folder.chmod(0o755)
+        for name in ("slurm.conf", "gres.conf", "topology.conf", "cgroup.conf"):
+            shutil.copy(self.conf.parent / name, folder)
+        with open(folder / "slurm.conf", "a") as conf:
+            conf.writelines(f"{line}\n" for line in lines)
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
+        return {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def run(
         self,

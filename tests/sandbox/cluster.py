@@ -1,6 +1,7 @@
 """`Sandbox`: a throwaway Slurm for tests, from the owner's side. The daemons belong to a keeper process (keeper.py)."""
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -51,11 +52,17 @@ class Sandbox(Client):
 
     def up(self) -> "Sandbox":
         """Install what is missing, start all, return when all nodes are idle; on failure nothing is left."""
+        if self._keeper is not None:
+            raise SandboxError(f"This sandbox is up already, in {self.root}.")
         self._catch_sigterm()
         try:
             packages.ensure()
+            if os.geteuid() != 0:
+                raise SandboxError("The sandbox needs root: its slurmds start jobs of several users.")
             self._start_keeper()
             self._attach(self._await_ready())
+            if self._order.detached:
+                self._tell(keeper.STAY)
         except BaseException:
             self.down()
             raise
@@ -88,8 +95,11 @@ class Sandbox(Client):
         self._keeper = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True
         )
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(json.dumps(asdict(self._order)).encode() + b"\n")
+        self._tell(json.dumps(asdict(self._order)).encode() + b"\n")
+
+    def _tell(self, message: bytes) -> None:
+        assert self._keeper is not None and self._keeper.stdin is not None
+        self._keeper.stdin.write(message)
         self._keeper.stdin.flush()
 
     def _await_ready(self) -> Path:

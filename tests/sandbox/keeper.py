@@ -21,9 +21,11 @@ from types import FrameType
 from . import claims, conf, daemons, plant, procs, users
 from .errors import SandboxError
 
-TEMP_PREFIX = "slurm-sandbox-"
+# Not TMPDIR: that may be private, or too long for socket paths.
+TEMP_FOLDER, TEMP_PREFIX = Path("/tmp"), "slurm-sandbox-"
 STATE = "sandbox.json"
 WATCH_PAUSE = 0.05
+STAY = b"stay\n"  # what an owner sends that leaves the sandbox running
 
 
 class Stop(BaseException):
@@ -91,7 +93,7 @@ class Keeper:
 
     def _make_root(self) -> Path:
         if self.order.dir is None:
-            root = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX)).resolve()
+            root = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=TEMP_FOLDER)).resolve()
         else:
             root = Path(self.order.dir).resolve()
             root.mkdir(parents=False, exist_ok=True)
@@ -104,6 +106,9 @@ class Keeper:
                 f"The directory {root} won't do: Slurm's socket paths and configuration need a path of at most "
                 f"{conf.MAX_ROOT_LENGTH} characters without blanks and , # % [ ] =. Name a shorter one with --dir."
             )
+        closed = [str(path) for path in root.parents if not path.stat().st_mode & 0o001]
+        if closed:
+            raise SandboxError(f"Ordinary users can't reach {root}: do chmod o+x {' '.join(closed)}, or name another --dir.")
         return root
 
     def _write_state(self, lay: conf.Layout) -> None:
@@ -164,11 +169,12 @@ def remove_tree(root: Path) -> None:
 
 
 def _stop_with_owner() -> None:
-    """Turn the end of the owner (end of file on our standard input) into a SIGTERM to ourselves."""
+    """Turn the end of the owner (end of file on our standard input) into a SIGTERM to ourselves, unless it lets us go."""
 
     def wait() -> None:
-        while os.read(0, 4096):
-            pass
+        while chunk := os.read(0, 4096):
+            if chunk == STAY:
+                return
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -213,8 +219,7 @@ def main() -> None:
     code = 1
     try:
         try:
-            if not keeper.order.detached:
-                _stop_with_owner()
+            _stop_with_owner()
             keeper.up()
             _report(ready=str(keeper.root))
             keeper.watch()
