@@ -12,11 +12,12 @@ import sys
 import click
 
 from . import __version__, config
-from .errors import WorkhorseError
+from .errors import ConfigError, WorkhorseError
 
 COMMANDS: dict[str, str] = {
     # name: module:attribute
     "collect": "accounting.cli:collect",
+    "doctor": "accounting.cli_doctor:doctor",
     "nodes": "slurm_hook.cli_nodes:nodes",
     "refresh": "accounting.cli_scores:refresh",
     "score": "accounting.cli_scores:score",
@@ -58,7 +59,14 @@ def _absent(name: str, module: str) -> click.Command:
 @click.pass_context
 def workhorse(ctx: click.Context, config_path: str | None) -> None:
     """Reliability-aware placement for large-model training on Slurm."""
-    ctx.obj = config.load(config_path)
+    ctx.meta["workhorse.settings_path"] = config_path
+    try:
+        ctx.obj = config.load(config_path)
+    except ConfigError as err:
+        if ctx.invoked_subcommand != "doctor":
+            raise
+        # doctor tells of it among the rest
+        ctx.obj, ctx.meta["workhorse.settings_error"] = config.Settings(), str(err)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,0 +1,114 @@
+"""`workhorse doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from slurm_hook.config import DEFAULT_PATH, PATH_VARIABLE
+from slurm_hook.errors import UsageError
+
+from . import doctor_site, doctor_slurm
+from .doctor import OK, WORDS, Answer, Check, Host, installed_at, run, verdict
+
+CHECKS = (*doctor_slurm.CHECKS, *doctor_site.CHECKS)
+COLOURS = ("green", "yellow", "red", "magenta")
+
+
+def host_for(settings: Any, error: str, path: str | None, role: str | None) -> Host:
+    """The host as the checks see it: from the note that install.sh left, options before it."""
+    note = installed_at()
+    user = note.get("user", "workhorse")
+    try:
+        trusted: tuple[int, ...] = (0, pwd.getpwnam(user).pw_uid)
+    except KeyError:
+        trusted = (0,)
+    source = path or os.environ.get(PATH_VARIABLE) or DEFAULT_PATH
+    if not note:  # a checkout is tried out by whoever owns it
+        user, trusted = pwd.getpwuid(os.geteuid()).pw_name, (0, os.geteuid())
+    return Host(
+        settings, settings_path=source, settings_error=error, prefix=note.get("prefix", ""), service_user=user,
+        role=role or note.get("role", "checkout"), trusted_uids=trusted,
+    )  # fmt: skip
+
+
+@click.command()
+@click.option("--check", "names", multiple=True, metavar="NAME", help="only this check (again for more); --list names them")
+@click.option("--role", type=click.Choice(["controller", "login"]), help="look at this host as one; default: as installed")
+@click.option("--list", "listing", is_flag=True, help="list the checks and what they mean")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("-q", "--quiet", is_flag=True, help="only what is wrong, and the verdict")
+@click.pass_context
+def doctor(ctx: click.Context, names: Sequence[str], role: str | None, listing: bool, **form: bool) -> None:
+    """Look at everything that can be wrong here, and say what it means and how to mend it.
+
+    The first line and the exit code are those of a Nagios plugin: 0 fine, 1 warning, 2 critical, 3 unknown.
+
+    \b
+    Examples:
+      workhorse doctor
+      workhorse doctor --check scores --check dispatcher
+    """
+    chosen = _chosen(names)
+    if listing:
+        for check in chosen:
+            click.echo(f"{check.name:13} {check.means}")
+        return
+    host = host_for(ctx.obj, ctx.meta.get("workhorse.settings_error", ""), ctx.meta.get("workhorse.settings_path"), role)
+    if names:  # what is asked for by name is looked at whatever the role
+        chosen = [
+            check if host.role in check.roles else Check(check.name, check.means, check.run, (host.role,)) for check in chosen
+        ]
+    answers = run(chosen, host)
+    level = verdict([answer for _, answer in answers])
+    _print_json(answers, level) if form["as_json"] else _print_text(answers, level, form["quiet"])
+    ctx.exit(level)
+
+
+def _chosen(names: Sequence[str]) -> list[Check]:
+    known = {check.name: check for check in CHECKS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"--check {unknown[0]}: no such check; there are {', '.join(known)}")
+    return [known[name] for name in names] if names else list(CHECKS)
+
+
+def _print_json(answers: Sequence[tuple[Check, Answer]], level: int) -> None:
+    checks = [
+        {
+            "check": check.name,
+            "means": check.means,
+            "level": WORDS[answer.level].lower(),
+            "text": answer.text,
+            "mend": answer.mend,
+        }
+        for check, answer in answers
+    ]
+    click.echo(json.dumps({"level": WORDS[level].lower(), "checks": checks}, indent=1))
+
+
+def _print_text(answers: Sequence[tuple[Check, Answer]], level: int, quiet: bool) -> None:
+    wrong = [(check, answer) for check, answer in answers if answer.level]
+    word = WORDS[level].upper()
+    names = ", ".join(check.name for check, _ in wrong)
+    click.echo(
+        f"WORKHORSE {word}: {len(answers) - len(wrong)} of {len(answers)} checks fine" + (f"; look at {names}" if wrong else "")
+    )
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for check, answer in wrong if quiet else answers:
+        label = f"{WORDS[answer.level]:8}"
+        shown = click.style(label, fg=COLOURS[answer.level]) if coloured else label
+        click.echo(f"{shown} {check.name:13} {printable(answer.text)}")
+        if answer.level != OK and answer.mend:
+            click.echo(f"{'':8} {'':13} mend: {printable(answer.mend)}")
+
+
+def printable(text: str) -> str:
+    """One line without control characters: messages of others can hold anything."""
+    return "".join(ch if ch.isprintable() else " " for ch in text)

@@ -1,0 +1,166 @@
+"""`workhorse doctor`: what a check is, what it may look at, and the verdict over all of them.
+
+The checks themselves are in doctor_slurm.py and doctor_site.py. Standard library only, so that it runs on login nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from slurm_hook.config import DEFAULT_PATH, Settings
+from slurm_hook.errors import SlurmError, SnapshotError
+from slurm_hook.snapshot import Live, Scores, read_live, read_scores
+
+from . import sacct
+
+OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
+WORDS = ("ok", "WARNING", "CRITICAL", "UNKNOWN")
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one check found: level as Nagios counts, one line of text, and how to mend it (empty where nothing is wrong)."""
+
+    level: int
+    text: str
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """name: for --check; means: what it is about, for people; roles: where it makes sense."""
+
+    name: str
+    means: str
+    run: Callable[[Host], Answer]
+    roles: tuple[str, ...] = ("controller", "login", "checkout")
+
+
+def ok(text: str) -> Answer:
+    """Nothing wrong."""
+    return Answer(OK, text)
+
+
+def warn(text: str, mend: str) -> Answer:
+    """Works, but not as it should."""
+    return Answer(WARNING, text, mend)
+
+
+def bad(text: str, mend: str) -> Answer:
+    """Doesn't work."""
+    return Answer(CRITICAL, text, mend)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the checks look at. Answers of Slurm are asked for once; `now` is epoch seconds."""
+
+    settings: Settings
+    settings_path: str = DEFAULT_PATH
+    settings_error: str = ""
+    prefix: str = ""
+    service_user: str = "workhorse"
+    role: str = "checkout"
+    config_folder: str = "/etc/workhorse"
+    now: float = field(default_factory=time.time)
+    trusted_uids: tuple[int, ...] = (0,)
+
+    def slurm(self, *argv: str) -> str:
+        """Output of a Slurm command. Raises SlurmError."""
+        return sacct.run(argv, TIMEOUT)
+
+    @cached_property
+    def slurm_conf(self) -> dict[str, str]:
+        """`scontrol show config` by lower-case name. Raises SlurmError."""
+        return parse_config(self.slurm("scontrol", "show", "config"))
+
+    @cached_property
+    def dbd_conf(self) -> dict[str, str]:
+        """slurmdbd's part of `sacctmgr show configuration` by lower-case name. Raises SlurmError."""
+        _, _, dbd = self.slurm("sacctmgr", "show", "configuration").partition("SlurmDBD configuration")
+        return parse_config(dbd)
+
+    @cached_property
+    def slurm_version(self) -> tuple[int, int]:
+        """Such as (22, 5). Raises SlurmError."""
+        text = self.slurm_conf.get("slurm_version", "")
+        numbers = text.split(".")
+        if len(numbers) < 2 or not (numbers[0] + numbers[1]).isdigit():
+            raise SlurmError(f"scontrol names no version: {text!r}")
+        return int(numbers[0]), int(numbers[1])
+
+    @cached_property
+    def scores(self) -> Scores:
+        """The published scores. Raises SnapshotError."""
+        return read_scores(self.settings.publish.path, trusted_uids=self.trusted_uids)
+
+    @cached_property
+    def live(self) -> Live:
+        """What dispatch last published. Raises SnapshotError."""
+        return read_live(self.settings.publish.path, trusted_uids=self.trusted_uids)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """`Name = value` lines by lower-case name; `(null)` is empty."""
+    found = {}
+    for line in text.splitlines():
+        name, mark, value = line.partition("=")
+        if mark and name.strip() and " " not in name.strip():
+            found[name.strip().lower()] = "" if value.strip() == "(null)" else value.strip()
+    return found
+
+
+def installed_at() -> dict[str, str]:
+    """What install.sh noted down (role, user, publish) and the prefix; empty in a checkout."""
+    for folder in Path(__file__).resolve().parents:
+        note = folder / "install.conf"
+        if note.is_file() and (folder / "manifest").is_file():
+            lines = (line.partition("=") for line in note.read_text(encoding="utf-8").splitlines())
+            return {"prefix": str(folder), **{name: value for name, _, value in lines}}
+    return {}
+
+
+def run(checks: Sequence[Check], host: Host) -> list[tuple[Check, Answer]]:
+    """All checks that make sense for the host's role, in order. What Slurm doesn't answer is critical, not an exception."""
+    return [(check, _run_one(check, host)) for check in checks if host.role in check.roles]
+
+
+def _run_one(check: Check, host: Host) -> Answer:
+    try:
+        return check.run(host)
+    except SlurmError as err:
+        return bad(str(err), "mend what `--check slurm` says first" if check.name != "slurm" else "see `scontrol ping`")
+    except SnapshotError as err:
+        return bad(str(err), "run `workhorse refresh` as the service user, or see the message")
+    except PermissionError as err:
+        who = f"root or {host.service_user}"
+        return Answer(UNKNOWN, f"{err.filename}: may not be read by {_me()}", f"run doctor as {who} for this check")
+
+
+def _me() -> str:
+    import pwd  # noqa: PLC0415
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"
+
+
+def verdict(answers: Sequence[Answer]) -> int:
+    """One level for all, as Nagios' exit code: critical before warning before unknown before ok."""
+    levels = {answer.level for answer in answers}
+    return next((level for level in (CRITICAL, WARNING, UNKNOWN) if level in levels), OK)
+
+
+def ago(seconds: float) -> str:
+    """A stretch of time in words: 40 s, 12 min, 5.0 h, 3.2 days."""
+    for limit, unit, word in ((90, 1, "s"), (5400, 60, "min")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {word}"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
