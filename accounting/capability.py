@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import FloatArray, History, IntArray
+from .columns import FloatArray, History, IntArray, sum_by
 from .theilsen import slopes
 
 HOUR = 3600.0
@@ -125,7 +125,7 @@ def score_columns(
     order = np.lexsort((job, end, start, node))
     order = order[known[order]]
     node, start, end, demand = node[order], start[order], np.maximum(end, start)[order], demand[order]
-    total = np.bincount(node, weights=demand, minlength=n_nodes)
+    total = sum_by(node, demand, n_nodes)
     share = demand / np.where(total > 0, total, 1.0)[node]
     utilization = np.minimum(demand / capacity[order], 1.0)
     efficiency = share * np.exp(-utilization)
@@ -136,7 +136,7 @@ def score_columns(
     group = np.repeat(np.arange(len(first)), size)
     slope, bound = slopes(efficiency[heavy], first, size)
     hours = np.where(utilization > options.overload_threshold, (end - start) / HOUR, 0.0)[heavy]
-    overload = np.bincount(group, weights=hours, minlength=len(first)).astype(np.float64)
+    overload = sum_by(group, hours, len(first))
     ratio = _contribution(group, len(first), share[heavy], demand[heavy], correct[order][heavy])
     position = heavy[first] if len(first) else first
     groups = Groups(node[position], position, size, slope, np.exp(-slope), overload, ratio)
@@ -185,17 +185,17 @@ def _running_latest(run: np.ndarray, end: FloatArray) -> FloatArray:
 def _contribution(group: np.ndarray, n: int, share: FloatArray, demand: FloatArray, correct: FloatArray) -> FloatArray:
     """Step 9 per group: Σ share · correct / Σ demand over the tasks that say something; NaN where none does."""
     speaks = np.isfinite(correct)
-    weight = np.bincount(group[speaks], weights=demand[speaks], minlength=n)
-    above = np.bincount(group[speaks], weights=(share * np.where(speaks, correct, 0.0))[speaks], minlength=n)
+    weight = sum_by(group[speaks], demand[speaks], n)
+    above = sum_by(group[speaks], (share * np.where(speaks, correct, 0.0))[speaks], n)
     return np.where(weight > 0, above / np.where(weight > 0, weight, 1.0), np.nan)
 
 
 def _nodes(groups: Groups, n_nodes: int) -> tuple[Any, Any, Any]:
     """Steps 8 to 10 per node: reliability, breakdown, capability."""
-    breakdown = np.bincount(groups.node, weights=groups.loss * groups.overload_hours, minlength=n_nodes).astype(np.float64)
+    breakdown = sum_by(groups.node, groups.loss * groups.overload_hours, n_nodes)
     rated = np.isfinite(groups.ratio)
     count = np.bincount(groups.node[rated], minlength=n_nodes)
-    total = np.bincount(groups.node[rated], weights=groups.ratio[rated], minlength=n_nodes)
+    total = sum_by(groups.node[rated], groups.ratio[rated], n_nodes)
     reliability = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return reliability, breakdown, reliability / np.maximum(breakdown, MIN_BREAKDOWN)
 

@@ -110,6 +110,11 @@ class History:
     notes: list[str] = field(default_factory=list)
 
 
+def sum_by(index: Any, weights: Any, n: int) -> FloatArray:
+    """Sum of `weights` for each index 0 to n - 1."""
+    return np.bincount(index, weights=weights, minlength=n).astype(np.float64)
+
+
 def empty_events() -> Events:
     """No events."""
     none: Any = np.zeros(0)

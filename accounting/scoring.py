@@ -9,7 +9,12 @@ import numpy as np
 from slurm_hook.config import Settings
 
 from . import capability
-from .columns import FloatArray, History
+from .attribution import attribute
+from .blame import Model
+from .columns import MARKED_IGNORE, FloatArray, History
+from .groups import worse_groups
+from .lemons import find_lemons, suspects
+from .trust import marked_now
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,43 @@ def options(settings: Settings) -> capability.Options:
     )
 
 
+def model(settings: Settings) -> Model:
+    """The attributed method's constants as the settings have them."""
+    return Model(half_life_days=settings.scoring.half_life_days)
+
+
 def score_history(history: History, settings: Settings) -> ScoreTable:
     """Score every node of the history by the method that the settings name. Same history, same table."""
-    return _published(history, settings)
+    return _published(history, settings) if settings.scoring.method == "published" else _attributed(history, settings)
+
+
+def _attributed(history: History, settings: Settings) -> ScoreTable:
+    scored = attribute(history, options(settings), model(settings))
+    lemon, until = find_lemons(history, scored), suspects(history, scored)
+    ignored = marked_now(history.events, MARKED_IGNORE, len(history.nodes), history.as_of)
+    own = (scored.exposure.weighted > 0) & ~ignored
+    middle = float(np.median(scored.capability[own])) if own.any() else 1.0
+    low, high = (1.0 / scored.hazard_quantile(p) / (1.0 + scored.breakdown) / middle for p in (0.95, 0.05))
+    tasks = np.bincount(history.tasks.node, minlength=len(history.nodes))
+    rows = tuple(
+        NodeRow(
+            name=name,
+            capability=float(scored.capability[i]) if own[i] else None,
+            relative=float(scored.capability[i] / middle) if own[i] else None,
+            low=float(low[i]) if own[i] else None,
+            high=float(high[i]) if own[i] else None,
+            reliability=float(scored.reliability[i]) if own[i] else None,
+            breakdown=float(scored.breakdown[i]),
+            hazard=float(scored.hazard[i]) if own[i] else None,
+            tasks=int(tasks[i]),
+            lemon=bool(lemon[i]),
+            suspect_until=float(until[i]),
+            note="marked to be ignored" if ignored[i] else "" if own[i] else "no work in the window: takes the median",
+        )
+        for i, name in enumerate(history.nodes.names)
+    )
+    notes = (*history.notes, *scored.notes, *worse_groups(history, scored))
+    return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes)
 
 
 def _published(history: History, settings: Settings) -> ScoreTable:

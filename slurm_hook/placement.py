@@ -51,6 +51,27 @@ def probabilities_published(
     return _normalised(activation(fit(demand, capacity, gamma), capability))
 
 
+def weights_attributed(
+    demand: float,
+    capacity: Sequence[float],
+    capability: Sequence[float | None],
+    rank: float,
+    *,
+    gamma: float = GAMMA,
+    phi: float = PHI,
+    beta: float = BETA,
+) -> list[float]:
+    """fit^phi · C^(beta · rank) of each candidate, the largest scaled to 1; for `draw` with its `ratio_cap`.
+
+    demand: MiB per node; capability: above zero, any scale; rank: what `cost_rank` gives. Works on logarithms, so
+    that no power overflows. Without any score the fit alone decides.
+    """
+    filled = [max(c, 1e-300) for c in fill_with_median(capability)]
+    logs = [phi * math.log(f) + beta * rank * math.log(c) for f, c in zip(fit(demand, capacity, gamma), filled)]
+    top = max(logs, default=0.0)
+    return [math.exp(max(x - top, -690.0)) for x in logs]
+
+
 def probabilities_attributed(
     demand: float,
     capacity: Sequence[float],
@@ -62,16 +83,10 @@ def probabilities_attributed(
     beta: float = BETA,
     ratio_cap: float = RATIO_CAP,
 ) -> list[float]:
-    """Probability ∝ fit^phi · C^(beta · rank), no candidate over `ratio_cap` times as likely as another.
-
-    demand: MiB per node; capability: above zero, any scale; rank: what `cost_rank` gives. Works on logarithms, so
-    that no power overflows. Without any score the fit alone decides.
-    """
-    filled = [max(c, 1e-300) for c in fill_with_median(capability)]
-    logs = [phi * math.log(f) + beta * rank * math.log(c) for f, c in zip(fit(demand, capacity, gamma), filled)]
-    top = max(logs, default=0.0)
-    floor = top - math.log(ratio_cap)
-    return _normalised([math.exp(max(x, floor) - top) for x in logs])
+    """Probability of each candidate for the first node drawn: the weights, none over `ratio_cap` times another."""
+    return _normalised(
+        _capped(weights_attributed(demand, capacity, capability, rank, gamma=gamma, phi=phi, beta=beta), ratio_cap)
+    )
 
 
 def cost_rank(quantiles: Sequence[float], node_hours: float, *, sacrifice: bool = False) -> float:
@@ -95,10 +110,14 @@ def draw(
     count: int | None = None,
     demand: float | None = None,
     seed: int | str = 0,
+    ratio_cap: float | None = None,
 ) -> list[int]:
     """Step 14: indices drawn by roulette without replacement, in the order drawn. Same input and seed, same draw.
 
     Stops at `count` nodes, or as soon as the drawn capacity exceeds `demand` (the task's total), whichever is first.
+    `ratio_cap` (attributed method, with `weights_attributed`): at each draw no node that is left counts less than the
+    likeliest one left over `ratio_cap`. Capped afresh each time, because one cap over all would level the bad and the
+    middling once a few very good nodes are among the candidates.
     Raises PlacementError when the candidates can't give that.
     """
     from random import Random  # noqa: PLC0415 - costs milliseconds that a job which isn't ours must not pay
@@ -111,7 +130,8 @@ def draw(
     drawn: list[int] = []
     total = 0.0
     while not _enough(len(drawn), total, count, demand):
-        pick = _roulette([probabilities[i] for i in left], random.random())
+        weights = [probabilities[i] for i in left]
+        pick = _roulette(weights if ratio_cap is None else _capped(weights, ratio_cap), random.random())
         drawn.append(left.pop(pick))
         total += _known(capacities[drawn[-1]])
     return drawn
@@ -139,6 +159,11 @@ def _sigmoid(x: float) -> float:
         return 1.0 / (1.0 + math.exp(-x))
     e = math.exp(max(x, -700.0))
     return e / (1.0 + e)
+
+
+def _capped(weights: Sequence[float], ratio_cap: float) -> list[float]:
+    floor = max(weights, default=0.0) / ratio_cap
+    return [max(w, floor) for w in weights]
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:

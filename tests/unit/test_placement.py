@@ -18,6 +18,7 @@ from slurm_hook.placement import (
     fit,
     probabilities_attributed,
     probabilities_published,
+    weights_attributed,
 )
 from slurm_hook.priority import SMOOTHING, Waiting, placing_order, priorities, waiting
 
@@ -228,6 +229,20 @@ def test_draw_is_pinned_across_python_versions():
 
 
 PINNED = [1, 2, 3]
+
+
+def test_the_cap_is_taken_afresh_at_each_draw():
+    """Two very good nodes must not make a bad one as likely as a middling one for the third place."""
+    weights = weights_attributed(1, [1.0] * 4, [10.0, 10.0, 1.0, 0.1], 1.0)
+    third = Counter(draw(weights, [1.0] * 4, count=3, seed=s, ratio_cap=50.0)[2] for s in range(2000))
+    level = Counter(draw(probabilities_attributed(1, [1.0] * 4, [10.0, 10.0, 1.0, 0.1], 1.0), [1.0] * 4, count=3, seed=s)[2]
+                    for s in range(2000))  # fmt: skip
+    assert third[3] < 150 < level[3]
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=10), st.integers())
+def test_capped_draw_leaves_every_node_a_chance(weights, seed):
+    assert sorted(draw(weights, [1.0] * len(weights), count=len(weights), seed=seed, ratio_cap=50.0)) == list(range(len(weights)))
 
 
 @pytest.mark.parametrize(

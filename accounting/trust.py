@@ -1,0 +1,68 @@
+"""How far earlier evidence about a node still counts: repairs halve it, stretches marked `ignore` don't count at all.
+
+Only a repair that someone vouched for does this. A drain followed by a resume is none: health checks that cycle a bad
+node in and out must not launder it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .columns import MARKED_BAD, MARKED_IGNORE, REASON_REPAIRED, REPAIRED, Events, FloatArray
+
+REPAIR_FACTOR = 0.5
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Repairs as {node: times}, ignored stretches as {node: (start, end) pairs}; epoch seconds."""
+
+    n_nodes: int
+    repairs: dict[int, list[float]]
+    ignored: dict[int, list[tuple[float, float]]]
+
+    def factor(self, node: Any, time: FloatArray) -> FloatArray:
+        """What evidence on `node` at `time` counts, 0 to 1. Arrays of equal length."""
+        factor = np.ones(len(node))
+        marked = np.zeros(self.n_nodes, bool)
+        marked[[*self.repairs, *self.ignored]] = True
+        rows = np.flatnonzero(marked[node]) if marked.any() else np.zeros(0, np.int64)
+        for i in np.unique(node[rows]):
+            mine = rows[node[rows] == i]
+            for repaired in self.repairs.get(int(i), ()):
+                factor[mine] *= np.where(time[mine] < repaired, REPAIR_FACTOR, 1.0)
+            for start, end in self.ignored.get(int(i), ()):
+                factor[mine] *= np.where((time[mine] >= start) & (time[mine] < end), 0.0, 1.0)
+        return factor
+
+    def last_repair(self, node: int) -> float:
+        """Time of the last repair, or minus infinity."""
+        return max(self.repairs.get(node, ()), default=-np.inf)
+
+
+def from_events(events: Events, n_nodes: int, as_of: float) -> Trust:
+    """Repairs and ignored stretches up to `as_of`. An open mark reaches to `as_of`."""
+    repairs: dict[int, list[float]] = {}
+    ignored: dict[int, list[tuple[float, float]]] = {}
+    for i in np.flatnonzero(events.start <= as_of):
+        node = int(events.node[i])
+        if events.kind[i] == REPAIRED or events.reason[i] == REASON_REPAIRED:
+            repairs.setdefault(node, []).append(float(events.start[i]))
+        elif events.kind[i] == MARKED_IGNORE:
+            end = float(events.end[i])
+            ignored.setdefault(node, []).append((float(events.start[i]), np.inf if np.isnan(end) else end))
+    return Trust(n_nodes, repairs, ignored)
+
+
+def marked_now(events: Events, kind: int, n_nodes: int, as_of: float) -> Any:
+    """Nodes (bool array) under an open mark of this kind. A repair after a mark `bad` ends it."""
+    marked = np.zeros(n_nodes, bool)
+    trust = from_events(events, n_nodes, as_of)
+    for i in np.flatnonzero((events.kind == kind) & (events.start <= as_of)):
+        node = int(events.node[i])
+        is_open = not events.end[i] <= as_of
+        marked[node] |= is_open and not (kind == MARKED_BAD and trust.last_repair(node) > events.start[i])
+    return marked
