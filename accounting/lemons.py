@@ -84,7 +84,7 @@ def _describe(history: History, scored: Attribution, node: int, probability: flo
     known = _jobs(history, scored, rows[scored.failures.culprit[rows]])
     likely = _jobs(history, scored, rows[~scored.failures.culprit[rows] & (scored.blame[rows] >= LIKELY_BLAME)])
     times = float(scored.hazard[node] / middle)
-    words = _words(history, scored, node, known, likely, times)
+    words = "; ".join([f"fails {times:.1f} times as often as the median node", *_evidence(history, scored, node, known, likely)])
     command = f'scontrol update NodeName={name} State=DRAIN Reason="workhorse: {times:.1f} x the median failure rate"'
     gain = (float(scored.hazard[node]) - middle) * float(scored.exposure.busy[node]) / max(_days(history), 1.0) * 30.0
     return Lemon(node, name, probability, times, max(gain, 0.0), int(scored.users[node]), known, likely, words, command)
@@ -97,15 +97,13 @@ def _days(history: History) -> float:
 def _jobs(history: History, scored: Attribution, rows: Any) -> tuple[tuple[int, float], ...]:
     """(job id, blame) of the failures in these candidate rows, heaviest first; one job of each failure."""
     wanted = {int(scored.failures.failure[row]): float(scored.blame[row]) for row in rows}
-    attempts = np.flatnonzero(np.isin(scored.failures.of_attempt, list(wanted))) if wanted else []
+    attempts = np.flatnonzero(np.isin(scored.failures.of_attempt, list(wanted)))
     job_of = {int(scored.failures.of_attempt[a]): int(history.attempts.job[a]) for a in reversed(attempts)}
     return tuple(sorted(((job_of[f], blame) for f, blame in wanted.items()), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _words(
-    history: History, scored: Attribution, node: int, known: tuple[Any, ...], likely: tuple[Any, ...], times: float
-) -> str:
-    parts = [f"fails {times:.1f} times as often as the median node"]
+def _evidence(history: History, scored: Attribution, node: int, known: tuple[Any, ...], likely: tuple[Any, ...]) -> list[str]:
+    parts = []
     if known:
         parts.append(f"known to have ended {_count(len(known), 'job')} ({_listed([str(j) for j, _ in known])})")
     if likely:
@@ -119,7 +117,7 @@ def _words(
         parts.append(f"and by itself {_listed(told)}")
     if marked_now(history.events, MARKED_BAD, len(history.nodes), history.as_of)[node]:
         parts.append("marked bad by hand")
-    return "; ".join(parts)
+    return parts
 
 
 def day(time: float) -> str:
