@@ -1,0 +1,385 @@
+"""Request, scores and live state → decision: which nodes a job may use, and why. Pure apart from the seed it is given.
+
+One function for all who ask: the wrapper, the cli_filter, `workhorse plan` and dispatch. Nothing here demands a node; a
+decision only names nodes to exclude (the pool of a steered job is what is left).
+"""
+
+from __future__ import annotations
+
+import math
+
+from . import feasible, mark, placement, topology
+from .errors import PlacementError, RequestError, SnapshotError
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from .cluster import Node
+    from .config import Settings
+    from .directives import Directives
+    from .feasible import Need
+    from .request import Request
+    from .snapshot import Live, Scores
+
+AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
+RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
+
+
+class Candidate(Record):
+    """A node that could hold the job: free capacity (MiB), fit, capability (None: takes the median), probability of the
+    draw (0 where it isn't drawn from), startable now, and what speaks against it."""
+
+    name: str
+    capacity: float
+    fit: float = 0.0
+    capability: float | None = None
+    probability: float = 0.0
+    startable: bool = False
+    against: str = ""
+
+
+class Decision(Record):
+    """action: pass, avoid or steer; excludes: ours, without the user's; pool: drawn nodes (steer); nodes: node count to
+    set, 0 for none; reason: why this and not more; seed, snapshot: replay the draw."""
+
+    action: str
+    reason: str
+    excludes: tuple[str, ...] = ()
+    pool: tuple[str, ...] = ()
+    nodes: int = 0
+    candidates: tuple[Candidate, ...] = ()
+    demand: float = 0.0
+    rank: float = 0.0
+    seed: int = 0
+    snapshot: str = ""
+
+
+class Case(Record):
+    """Everything that a decision rests on; `decide` adds nothing of its own.
+
+    requests: one per het component; nodes: live, by name; live: None where dispatch isn't heard of; seed: of the draw.
+    """
+
+    requests: tuple[Request, ...]
+    directives: Directives
+    scores: Scores
+    settings: Settings
+    nodes: Mapping[str, Node]
+    live: Live | None
+    now: float
+    seed: int
+    mode: str = ""
+
+
+class _Field(Record):
+    """Candidates of one component: positions match in all lists."""
+
+    names: tuple[str, ...]
+    capacity: tuple[float, ...]
+    capability: tuple[float | None, ...]
+    leaves: tuple[str, ...]
+    bad: tuple[str, ...]
+    count: int
+    need: Need
+
+
+def decide(case: Case) -> Decision:
+    """The decision for a job. Never raises for what a job may ask: what isn't understood is left alone, with the reason."""
+    base = Decision("pass", "", seed=case.seed, snapshot=case.scores.id)
+    mode = case.mode or case.settings["steer.mode"]
+    try:
+        _check(case)
+        field = _candidates(case, case.requests[0])
+        obstacle = "" if mode in ("steer", "observe") else f"mode {mode}"
+        obstacle = obstacle or why_not_steer(case)
+        if not obstacle:
+            steered = _steer(case, field, base)
+            if steered.action == "steer":
+                return steered
+            obstacle = steered.reason
+        return _avoid(case, field, base, obstacle)
+    except (RequestError, PlacementError, SnapshotError) as err:
+        return base._replace(reason=str(err))
+
+
+def _check(case: Case) -> None:
+    """What makes a job none of our business, whatever the mode."""
+    first = case.requests[0]
+    age = case.scores.age(case.now)
+    if age > case.settings["steer.max_age_hours"] * 3600:
+        raise SnapshotError(f"the scores are {age / 3600:.0f} h old; run `workhorse refresh`")
+    if not case.directives.steer:
+        raise RequestError("steer=off")
+    for request in case.requests:
+        asked = mark.parse(request.comment)
+        if asked is not None and asked.decided:
+            raise RequestError("already decided")
+        if request.nodelist:
+            raise RequestError("the user named the nodes")
+        if request.clusters:
+            raise RequestError("sent to a cluster by name")
+        if request.reservation:
+            raise RequestError("runs in a reservation")
+        if request.odd:
+            raise RequestError(f"asks for {', '.join(request.odd)}")
+    if any(r.exclude != first.exclude for r in case.requests):
+        raise RequestError("components with excludes of their own")
+
+
+def why_not_steer(case: Case) -> str:
+    """Why the job may not be confined to a pool, "" where it may."""
+    request, live = case.requests[0], case.live
+    if len(case.requests) > 1:
+        return "heterogeneous"
+    if live is None or live.age(case.now) > case.settings["steer.live_max_age"]:
+        return "dispatch is not heard of"
+    if live.topology == "block":
+        return "block topology"
+    asked = mark.parse(request.comment)
+    for obstacle, there in (
+        ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
+        ("dependency", request.dependency), ("wait", request.wait), ("contiguous", request.contiguous),
+        ("the job has a comment of its own", request.comment and asked is None),
+    ):  # fmt: skip
+        if there:
+            return obstacle
+    if live.queue_head.get(_partition(case, request)):
+        return "a job waits in this partition"
+    return ""
+
+
+def _partition(case: Case, request: Request) -> str:
+    """The job's partition: its own, else the default one ("" where that isn't known)."""
+    if request.partition or case.live is None:
+        return request.partition
+    return next((name for name, facts in case.live.partitions.items() if facts.get("default")), "")
+
+
+def _candidates(case: Case, request: Request) -> _Field:
+    """Nodes that could hold the component at all, with what the draw needs of them."""
+    allowed = set(_partition(case, request).split(",")) - {""}
+    excluded = set(request.exclude)
+    usable = {
+        name: node for name, node in case.nodes.items()
+        if node.usable and name not in excluded and (not allowed or not allowed.isdisjoint(node.partitions))
+    }  # fmt: skip
+    usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
+    demand = total_demand(case, request)
+    count = 0
+    need = feasible.Need()
+    if usable:
+        largest = max(node.cpus for node in usable.values()), max(node.gpus for node in usable.values())
+        count = 0 if demand else feasible.least_nodes(request, *largest)
+        need = feasible.need_per_node(request, max(1, count))
+    names = tuple(sorted(name for name, node in usable.items() if feasible.can_hold(node, need)))
+    if len(names) < max(1, count):
+        raise PlacementError(f"{len(names)} nodes could hold this, {max(1, count)} are needed")
+    scores = [case.scores.nodes.get(name) for name in names]
+    return _Field(
+        names, tuple(_free(case, case.nodes[name]) for name in names), tuple(s.capability if s else None for s in scores),
+        tuple(s.switch if s else "" for s in scores), tuple(_bad(s, case.now) for s in scores), count, need,
+    )  # fmt: skip
+
+
+def total_demand(case: Case, request: Request) -> float:
+    """Demand of the whole job in MiB where only that is given (no node count), else 0."""
+    if request.nodes_given or request.ntasks or request.gpus or len(case.requests) > 1:
+        return 0.0
+    asked = mark.parse(request.comment)
+    return case.directives.demand or (asked.demand if asked else 0.0)
+
+
+def _bad(score: object, now: float) -> str:
+    """What speaks against a node: lemon, suspect, weak, or nothing."""
+    if score is None:
+        return ""
+    if score.lemon:  # type: ignore[attr-defined]
+        return "lemon"
+    if score.suspect_until > now:  # type: ignore[attr-defined]
+        return "suspect"
+    relative, capability = score.relative, score.capability  # type: ignore[attr-defined]
+    return "weak" if (capability is not None and capability < 0) or (relative is not None and relative < AVOID_BELOW) else ""
+
+
+def resource_of(case: Case, gpus: int) -> str:
+    """mem or gpu_mem: what demand and capacity are measured in for a node with this many GPUs."""
+    resource = case.settings["scoring.capacity_resource"]
+    return resource if resource != "auto" else "gpu_mem" if gpus else "mem"
+
+
+def _gpu_mem(case: Case, kind: str) -> float:
+    table = case.settings["scoring.gpu_mem"]
+    return float(table.get(kind, table.get("default", 81920)))
+
+
+def _free(case: Case, node: Node) -> float:
+    if resource_of(case, node.gpus) == "gpu_mem":
+        return (node.gpus - node.gpus_used) * _gpu_mem(case, node.gpu_type)
+    return node.mem - node.mem_used
+
+
+def demand_per_node(case: Case, field: _Field) -> float:
+    """What the job takes of the capacity resource on each node, MiB; all of a node where it asks for whole nodes."""
+    need, biggest = field.need, max(field.capacity, default=0.0)
+    if case.directives.demand and field.count:
+        return case.directives.demand / field.count
+    sample = case.nodes[field.names[0]]
+    if need.alone and (need.whole or not need.gpus):
+        return biggest
+    if resource_of(case, sample.gpus) == "gpu_mem":
+        return need.gpus * _gpu_mem(case, need.gpu_type or sample.gpu_type)
+    return biggest if need.whole else need.mem
+
+
+def _probabilities(case: Case, field: _Field, demand: float, total: float) -> tuple[list[float], float]:
+    """Probability of each candidate, and the cost rank that it rests on (1 for the published method)."""
+    gamma = case.settings["steer.gamma"]
+    if case.scores.method == "published":
+        return placement.probabilities_published(total or demand, field.capacity, field.capability, gamma), 1.0
+    request = case.requests[0]
+    minutes = request.minutes if request.minutes is not None else 24 * 60.0
+    rank = placement.cost_rank(case.scores.cost_quantiles, max(1, field.count) * minutes / 60.0)
+    return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
+
+
+def _steer(case: Case, field: _Field, base: Decision) -> Decision:
+    """Draw a pool of nodes that can start the job now; action "pass" with the reason where there is none."""
+    request = case.requests[0]
+    total = total_demand(case, request)
+    startable = _startable(case, field)
+    kept = [i for i in startable if field.bad[i] not in ("lemon", "suspect")]
+    pool_of = _draw(case, field, kept, total)
+    if isinstance(pool_of, str):
+        return base._replace(reason=pool_of, candidates=_listing(field, startable))
+    pool, probability, demand, rank = pool_of
+    names = {field.names[i] for i in pool}
+    user = set(request.exclude)
+    return base._replace(
+        action="steer", reason="startable now", pool=tuple(sorted(names)),
+        excludes=tuple(sorted(set(_others(case, request)) - names - user)), nodes=len(pool) if total else 0,
+        candidates=_listing(field, startable, probability, demand), demand=total or demand, rank=rank,
+    )  # fmt: skip
+
+
+def _draw(
+    case: Case, field: _Field, kept: Sequence[int], total: float
+) -> tuple[list[int], dict[int, float], float, float] | str:
+    """Positions drawn, probability by position, demand and rank; or why nothing can be drawn."""
+    sub = _Field(*(tuple(values[i] for i in kept) for values in field[:5]), field.count, field.need)
+    wanted = _pool_size(case.requests[0], field.count, len(kept))
+    if not kept or (not total and wanted == 0):
+        return "not enough nodes can start it now"
+    demand = demand_per_node(case, sub)
+    chances, rank = _probabilities(case, sub, demand, total)
+    weights = sub.capacity if total else (1.0,) * len(kept)
+    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= wanted)
+    if not enough(math.fsum(weights)):
+        return "not enough nodes can start it now"
+    inside = topology.choose_leaves(sub.leaves, weights, chances, enough, _picker(case.seed))
+    drawn = placement.draw(
+        [chances[i] for i in inside], [sub.capacity[i] for i in inside],
+        count=None if total else wanted, demand=total or None, seed=case.seed,
+    )  # fmt: skip
+    return [kept[inside[i]] for i in drawn], dict(zip(kept, chances)), demand, rank
+
+
+def _picker(seed: int) -> Callable[[Sequence[float]], int]:
+    """Roulette for the switches, from the decision's seed but not with the numbers of the nodes' own draw."""
+    step = 0
+
+    def pick(chances: Sequence[float]) -> int:
+        nonlocal step
+        step += 1
+        return placement.draw(chances, [1.0] * len(chances), count=1, seed=f"{seed}/leaf{step}")[0]
+
+    return pick
+
+
+def _pool_size(request: Request, count: int, there: int) -> int:
+    """How many nodes to draw: the most that the user's count allows and that are there; 0 where even the least aren't."""
+    if not request.nodes_given:
+        return count if there >= count else 0
+    return next((n for n in range(min(request.nodes_max, there), request.nodes_min - 1, -1) if request.allows(n)), 0)
+
+
+def _startable(case: Case, field: _Field) -> list[int]:
+    """Positions of the candidates on which the job could start now (promise 2)."""
+    live = case.live
+    request = case.requests[0]
+    blocked: set[str] = set()
+    if live is not None:
+        blocked |= feasible.reserved(live.reservations, case.now, _minutes(case, request))
+        blocked |= _recently_given(live, case.now)
+    return [
+        i for i, name in enumerate(field.names)
+        if name not in blocked and feasible.can_start(case.nodes[name], field.need)
+    ]  # fmt: skip
+
+
+def _minutes(case: Case, request: Request) -> float | None:
+    if request.minutes is not None or case.live is None:
+        return request.minutes
+    limit = case.live.partitions.get(_partition(case, request), {}).get("max_time")
+    return float(limit) if limit is not None else None
+
+
+def _recently_given(live: Live, now: float) -> set[str]:
+    from . import hostlist  # noqa: PLC0415 - only where pools were given lately
+
+    return {name for given, folded in live.pools if now - given < RECENT_POOL for name in hostlist.expand(folded)}
+
+
+def _others(case: Case, request: Request) -> Iterable[str]:
+    """All nodes that the job could land on: those of its partition, or of the cluster."""
+    allowed = set(_partition(case, request).split(",")) - {""}
+    return [name for name, node in case.nodes.items() if not allowed or not allowed.isdisjoint(node.partitions)]
+
+
+def _avoid(case: Case, field: _Field, base: Decision, obstacle: str) -> Decision:
+    """Exclude the worst nodes, as many as the setting allows and as the job can spare."""
+    size = max(1, len(list(_others(case, case.requests[0]))))
+    most = max(1, int(size * case.settings["steer.max_excluded"]))
+    order = {"lemon": 0, "suspect": 1, "weak": 2}
+    worst = sorted(
+        (i for i, bad in enumerate(field.bad) if bad),
+        key=lambda i: (order[field.bad[i]], field.capability[i] if field.capability[i] is not None else math.inf, field.names[i]),
+    )
+    startable = _startable(case, field)
+    excluded: list[int] = []
+    for i in worst:
+        if len(excluded) < most and _can_spare(case, field, [*excluded, i], startable):
+            excluded.append(i)
+    listing = _listing(field, startable)
+    if not excluded:
+        return base._replace(reason=f"{obstacle}; no node to avoid", candidates=listing)
+    names = tuple(field.names[i] for i in excluded)
+    return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(names)), candidates=listing)
+
+
+def _can_spare(case: Case, field: _Field, excluded: Sequence[int], startable: Sequence[int]) -> bool:
+    """The job loses neither its feasibility, nor its start now, nor a smaller set of switches by these excludes."""
+    left = [i for i in range(len(field.names)) if i not in excluded]
+    total = total_demand(case, case.requests[0])
+    weights = field.capacity if total else (1.0,) * len(field.names)
+    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.count))
+
+    def leaves(positions: Sequence[int]) -> int:
+        sums = topology.by_leaf([field.leaves[i] for i in positions], [weights[i] for i in positions])
+        return topology.fewest_leaves(sums, enough)
+
+    everyone = range(len(field.names))
+    if leaves(left) == 0 or leaves(left) > leaves(everyone):
+        return False
+    return leaves(startable) == 0 or leaves([i for i in startable if i not in excluded]) > 0
+
+
+def _listing(
+    field: _Field, startable: Sequence[int], probability: Mapping[int, float] | None = None, demand: float = 0.0
+) -> tuple[Candidate, ...]:
+    chances, open_now = probability or {}, set(startable)
+    fits = placement.fit(demand, field.capacity)
+    return tuple(
+        Candidate(name, field.capacity[i], fits[i], field.capability[i], chances.get(i, 0.0), i in open_now, field.bad[i])
+        for i, name in enumerate(field.names)
+    )

@@ -1,0 +1,149 @@
+"""Which nodes can hold a job at all, and which can start it now. Pure.
+
+Everything is judged from the user's own request; what isn't modelled (`Request.odd`, a constraint that counts nodes) is
+for the caller to leave alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .errors import RequestError
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .cluster import Node
+    from .request import Request
+    from .snapshot import Reservation
+
+
+class Need(Record):
+    """What one node must have: mem in MiB, `whole` for all of its memory, `alone` for a node without other jobs."""
+
+    cpus: int = 1
+    mem: float = 0.0
+    gpus: int = 0
+    gpu_type: str = ""
+    whole: bool = False
+    alone: bool = False
+
+
+def need_per_node(request: Request, nodes: int) -> Need:
+    """What each of `nodes` nodes must have for the request (at least; unevenly spread tasks may need less somewhere)."""
+    tasks = request.ntasks_per_node or math.ceil(request.ntasks / nodes) or 1
+    gpus = request.gpus_per_node or math.ceil(request.gpus / nodes) or request.gpus_per_task * tasks or request.gpus_per_socket
+    if request.ntasks_per_gpu and gpus and not request.ntasks and not request.ntasks_per_node:
+        tasks = request.ntasks_per_gpu * gpus
+    cpus = max(request.mincpus, tasks * request.cpus_per_task, 1)
+    mem = request.mem_node or (request.mem_cpu or 0.0) * cpus or (request.mem_gpu or 0.0) * gpus
+    return Need(cpus, mem, gpus, request.gpu_type, request.mem_node == 0.0, bool(request.exclusive) or request.mem_node == 0.0)
+
+
+def least_nodes(request: Request, largest_cpus: int, largest_gpus: int) -> int:
+    """The fewest nodes that the job can end up on, from the user's count, or else from tasks and GPUs on the largest nodes."""
+    if request.nodes_given:
+        return request.nodes_min
+    tasks_per_node = request.ntasks_per_node or (largest_cpus // max(1, request.cpus_per_task) if largest_cpus else request.ntasks)
+    by_tasks = math.ceil(request.ntasks / tasks_per_node) if request.ntasks and tasks_per_node else 1
+    per_node = request.gpus_per_node or largest_gpus
+    all_gpus = request.gpus or request.gpus_per_task * request.ntasks
+    by_gpus = math.ceil(all_gpus / per_node) if all_gpus and per_node else 1
+    return max(1, by_tasks, by_gpus)
+
+
+def total_gpus(request: Request, nodes: int) -> int:
+    """GPUs of the whole job on this many nodes."""
+    return request.gpus or need_per_node(request, nodes).gpus * nodes
+
+
+def can_hold(node: Node, need: Need) -> bool:
+    """The node's own size is enough, whatever runs there now."""
+    if need.gpu_type and need.gpu_type != node.gpu_type:
+        return False
+    return node.cpus >= need.cpus and node.mem >= need.mem and node.gpus >= need.gpus
+
+
+def can_start(node: Node, need: Need) -> bool:
+    """There is room right now."""
+    if not node.open or not can_hold(node, need):
+        return False
+    if need.alone or need.whole:
+        return node.idle
+    return (
+        node.cpus - node.cpus_used >= need.cpus
+        and node.mem - node.mem_used >= need.mem
+        and node.gpus - node.gpus_used >= need.gpus
+    )
+
+
+def reserved(reservations: Iterable[Reservation], now: float, minutes: float | None) -> frozenset[str]:
+    """Nodes of reservations that a job started now could still meet; without a time limit: of all that are to come."""
+    end = math.inf if minutes is None else now + minutes * 60.0
+    return frozenset(name for r in reservations if r.start < end and r.end > now for name in r.nodes)
+
+
+def by_constraint(nodes: Mapping[str, Node], constraint: str) -> list[str]:
+    """Names of the nodes whose features satisfy the expression: names, `&`, `|` and parentheses.
+
+    Raises RequestError for what chooses between sets of nodes or counts them (`[rack1|rack2]`, `gpu*4`).
+    """
+    if not constraint:
+        return list(nodes)
+    tokens = _tokens(constraint)
+    cache: dict[tuple[str, ...], bool] = {}
+    names = []
+    for name, node in nodes.items():
+        if node.features not in cache:
+            cache[node.features] = _evaluate(list(tokens), frozenset(node.features))
+        if cache[node.features]:
+            names.append(name)
+    return names
+
+
+def _tokens(text: str) -> list[str]:
+    if any(c in text for c in "[]*{}@") or any(c.isspace() for c in text):
+        raise RequestError("the constraint chooses between sets of nodes; such jobs are left alone")
+    tokens, word = [], ""
+    for char in text.replace(",", "&"):
+        if char in "&|()":
+            tokens += [word] if word else []
+            tokens.append(char)
+            word = ""
+        else:
+            word += char
+    tokens = tokens + [word] if word else tokens
+    _evaluate(list(tokens), frozenset())
+    return tokens
+
+
+def _evaluate(tokens: list[str], features: frozenset[str]) -> bool:
+    value = _chain(tokens, features)
+    if tokens:
+        raise RequestError("the constraint can't be read")
+    return value
+
+
+def _chain(tokens: list[str], features: frozenset[str]) -> bool:
+    """Operands joined by one operator; a mix without parentheses isn't guessed at."""
+    value = _one(tokens, features)
+    operator = tokens[0] if tokens and tokens[0] in "&|" else ""
+    while tokens and operator and tokens[0] in "&|":
+        if tokens.pop(0) != operator:
+            raise RequestError("the constraint mixes & and | without parentheses; such jobs are left alone")
+        other = _one(tokens, features)
+        value = (value and other) if operator == "&" else (value or other)
+    return value
+
+
+def _one(tokens: list[str], features: frozenset[str]) -> bool:
+    if not tokens or tokens[0] in "&|)":
+        raise RequestError("the constraint can't be read")
+    token = tokens.pop(0)
+    if token != "(":
+        return token in features
+    value = _chain(tokens, features)
+    if not tokens or tokens.pop(0) != ")":
+        raise RequestError("the constraint can't be read")
+    return value

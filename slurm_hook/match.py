@@ -1,0 +1,50 @@
+"""Which jobs are ours: the `[match]` rules.
+
+`partitions`, `accounts` and `qos` restrict; of the others (`min_nodes`, `min_gpus`, `name`, `comment_prefix`, a
+`#WORKHORSE` line) one is enough. A job without partition, account or QOS of its own is judged by the site's default
+where that is known, else it is taken as fitting.
+"""
+
+from __future__ import annotations
+
+from . import mark
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import Settings
+    from .directives import Directives
+    from .request import Request
+
+
+def reason(request: Request, directives: Directives, settings: Settings, *, nodes: int, gpus: int, partition: str = "") -> str:
+    """Why the job is ours, "" where it isn't. nodes, gpus: the least that it can end up with; partition: the default."""
+    if not _within(settings["match.partitions"], (request.partition or partition).split(",")):
+        return ""
+    if not _within(settings["match.accounts"], [request.account]) or not _within(settings["match.qos"], [request.qos]):
+        return ""
+    if settings["match.directives"] and directives.present:
+        return "directive"
+    asked = mark.parse(request.comment)
+    if asked is not None and not asked.decided:
+        return "mark"
+    if nodes >= settings["match.min_nodes"]:
+        return "min_nodes"
+    if 0 < settings["match.min_gpus"] <= gpus:
+        return "min_gpus"
+    return _by_text(request, settings)
+
+
+def _by_text(request: Request, settings: Settings) -> str:
+    prefix, pattern = settings["match.comment_prefix"], settings["match.name"]
+    if prefix and request.comment.startswith(prefix):
+        return "comment_prefix"
+    if pattern and request.name:
+        from fnmatch import fnmatchcase  # noqa: PLC0415 - imports re; only sites with a name rule pay for it
+
+        if fnmatchcase(request.name, pattern):
+            return "name"
+    return ""
+
+
+def _within(allowed: list[str], names: list[str]) -> bool:
+    return not allowed or names == [""] or any(name in allowed for name in names)

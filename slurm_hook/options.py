@@ -1,0 +1,93 @@
+"""sbatch's command line as getopt reads it: where the script stands, and which options the arguments set.
+
+Only what is needed to put our own options in front of the script: which options take their value from the next word.
+What the table makes of a call is checked against sbatch's own print-out before anything relies on it.
+"""
+
+from __future__ import annotations
+
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# short options; those that take a value, 22.05 to 26.05
+SHORT_VALUE = frozenset("AabBcCDdeFGiJLMmNnopqStwx")
+SHORT_NAMES = {"N": "nodes", "x": "exclude", "w": "nodelist", "F": "nodefile", "M": "clusters", "J": "job-name", "n": "ntasks",
+               "W": "wait", "h": "help", "V": "version"}  # fmt: skip
+# long options without a value, or with one only after `=`: the next word is not theirs
+LONG_FLAGS = (
+    "contiguous", "consolidate-segments", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs",
+    "nice", "no-bell", "no-kill", "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
+    "resv-ports", "share", "spread-job", "spread-segments", "stepmgr", "test-only", "usage", "use-min-nodes", "verbose", "version",
+    "wait",
+)  # fmt: skip
+LONG_VALUE = (
+    "account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "constraint",
+    "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
+    "dependency", "distribution", "error", "exclude", "export", "export-file", "extra", "extra-node-info", "gid", "gpu-bind",
+    "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "input", "job-name",
+    "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu",
+    "mincpus", "network", "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
+    "ntasks-per-socket", "ntasks-per-tres", "open-mode", "oom-kill-step", "output", "partition", "power", "prefer", "priority",
+    "profile", "qos", "reservation", "resources", "segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core",
+    "time", "time-min", "tmp", "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
+)  # fmt: skip
+_ALL = LONG_FLAGS + LONG_VALUE
+
+
+class CommandLine(Record):
+    """script: position of the script among the arguments, their number where there is none (--wrap or stdin);
+    sets: long names of the options that the arguments set, in the first component and all together; known: every
+    option was in the table; components: as many as `:` makes; wrapped: there is a --wrap."""
+
+    script: int
+    sets: frozenset[str]
+    known: bool
+    components: int
+    wrapped: bool
+
+
+def read(argv: Sequence[str]) -> CommandLine:
+    """The command line by the table above. Never raises: what it can't tell is said by `known`."""
+    sets: set[str] = set()
+    known, components, i = True, 1, 0
+    while i < len(argv):
+        word = argv[i]
+        if word == "--":
+            i += 1
+            break
+        if word == ":":
+            components += 1
+        elif word.startswith("--"):
+            name = _long_name(word[2:].partition("=")[0])
+            known = known and name != ""
+            sets.add(name)
+            if name in LONG_VALUE and "=" not in word:
+                i += 1
+        elif word.startswith("-") and len(word) > 1:
+            takes_next, names = _short(word[1:])
+            sets.update(names)
+            i += takes_next
+        else:
+            break
+        i += 1
+    return CommandLine(min(i, len(argv)), frozenset(sets), known, components, "wrap" in sets)
+
+
+def _long_name(word: str) -> str:
+    """The option that a possibly shortened name means; "" where none or several fit."""
+    if word in _ALL:
+        return word
+    fitting = [name for name in _ALL if name.startswith(word)]
+    return fitting[0] if len(fitting) == 1 else ""
+
+
+def _short(letters: str) -> tuple[bool, set[str]]:
+    """Of one word of short options: whether the last takes the next word as its value, and the names set."""
+    names: set[str] = set()
+    for place, letter in enumerate(letters):
+        names.add(SHORT_NAMES.get(letter, letter))
+        if letter in SHORT_VALUE:
+            return place == len(letters) - 1, names
+    return False, names

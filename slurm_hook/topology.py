@@ -1,0 +1,57 @@
+"""Leaf switches of a topology/tree: the fewest that hold a job, and which of such sets to take. Pure."""
+
+from __future__ import annotations
+
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def by_leaf(leaves: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
+    """Sum of the weights below each leaf switch. All nodes without a known switch count as one leaf."""
+    sums: dict[str, float] = {}
+    for leaf, weight in zip(leaves, weights):
+        sums[leaf] = sums.get(leaf, 0.0) + weight
+    return sums
+
+
+def fewest_leaves(sums: Mapping[str, float], enough: Callable[[float], bool]) -> int:
+    """The least number of leaf switches whose summed weight is enough; 0 where all together are not."""
+    total = 0.0
+    for used, weight in enumerate(sorted(sums.values(), reverse=True), 1):
+        total += weight
+        if enough(total):
+            return used
+    return 0
+
+
+def choose_leaves(
+    leaves: Sequence[str],
+    weights: Sequence[float],
+    probabilities: Sequence[float],
+    enough: Callable[[float], bool],
+    pick: Callable[[Sequence[float]], int],
+) -> list[int]:
+    """Positions of the nodes below one smallest set of leaf switches that is enough, drawn leaf by leaf.
+
+    pick: roulette over a list of probabilities, giving a position. All positions where no set is enough.
+    """
+    sums = by_leaf(leaves, weights)
+    count = fewest_leaves(sums, enough)
+    chosen: list[str] = []
+    total = 0.0
+    for left in range(count, 0, -1):
+        open_leaves = [leaf for leaf in sums if leaf not in chosen and _can_finish(leaf, sums, chosen, total, left, enough)]
+        positions = [i for i, leaf in enumerate(leaves) if leaf in open_leaves]
+        leaf = leaves[positions[pick([probabilities[i] for i in positions])]]
+        chosen.append(leaf)
+        total += sums[leaf]
+    return [i for i, leaf in enumerate(leaves) if leaf in chosen or not chosen]
+
+
+def _can_finish(
+    leaf: str, sums: Mapping[str, float], chosen: Sequence[str], total: float, left: int, enough: Callable[[float], bool]
+) -> bool:
+    rest = sorted((w for name, w in sums.items() if name != leaf and name not in chosen), reverse=True)
+    return enough(total + sums[leaf] + sum(rest[: left - 1]))
