@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 MAX_OUTPUT = 64 * 1024 * 1024
 # a node in one of these can't start a job now; the first word of State, and flags behind `+`
 _CAN_RUN = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-_GONE = frozenset({"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "INVAL", "INVALID_REG", "FUTURE", "UNKNOWN", "ERROR",
-                   "NOT_RESPONDING", "NO_RESPOND", "POWER_DRAIN"})  # fmt: skip
-_BUSY_FLAGS = frozenset({"PLANNED", "RESERVED", "MAINTENANCE", "MAINT", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_UP",
-                         "POWER_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "COMPLETING", "BLOCKED"})  # fmt: skip
+_GONE = frozenset((
+    "DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "INVAL", "INVALID_REG", "FUTURE", "UNKNOWN",
+    "ERROR", "NOT_RESPONDING", "POWER_DRAIN",
+))  # fmt: skip
+_BUSY_FLAGS = frozenset((
+    "PLANNED", "RESERVED", "MAINTENANCE", "MAINT", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_UP",
+    "POWER_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "COMPLETING", "BLOCKED",
+))  # fmt: skip
 
 
 class Node(Record):
@@ -74,7 +78,8 @@ def _parse_node(line: str) -> Node:
     busy = base != "IDLE"
     return Node(
         name=line[9 : line.index(" ", 9)] if " " in line else line[9:], state=base, flags=frozenset(flags.split("+")) - {""},
-        cpus=_whole(_field(line, " CPUEfctv=") or _field(line, " CPUTot=")), cpus_used=_whole(_field(line, " CPUAlloc=")) if busy else 0,
+        cpus=_whole(_field(line, " CPUEfctv=") or _field(line, " CPUTot=")),
+        cpus_used=_whole(_field(line, " CPUAlloc=")) if busy else 0,
         mem=float(_whole(_field(line, " RealMemory=")) - _whole(_field(line, " MemSpecLimit="))),
         mem_used=float(_whole(_field(line, " AllocMem="))) if busy else 0.0,
         gpus=gpus, gpus_used=_tres_gpus(_field(line, " AllocTRES=")) if busy else 0, gpu_type=gpu_type,
@@ -141,7 +146,9 @@ def ask_sbatch(sbatch: str, argv: Sequence[str], blocks: int, deadline: float, s
     return text
 
 
-def _run(command: Sequence[str], deadline: float, done: Callable[[str], bool], *, from_stderr: bool, stdin: int | None = None) -> str:
+def _run(
+    command: Sequence[str], deadline: float, done: Callable[[str], bool], *, from_stderr: bool, stdin: int | None = None
+) -> str:
     """Output of a command until it ends or `done` says enough; then it is killed. posix_spawn: `subprocess` costs 10 ms."""
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)

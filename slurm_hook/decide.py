@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .directives import Directives
     from .feasible import Need
     from .request import Request
-    from .snapshot import Live, Scores
+    from .snapshot import Live, NodeScore, Scores
 
 AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
 RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
@@ -80,8 +80,16 @@ class _Field(Record):
     capability: tuple[float | None, ...]
     leaves: tuple[str, ...]
     bad: tuple[str, ...]
-    count: int
+    least: int
     need: Need
+
+    def only(self, kept: Sequence[int]) -> _Field:
+        """The candidates at these positions."""
+        return self._replace(
+            names=tuple(self.names[i] for i in kept), capacity=tuple(self.capacity[i] for i in kept),
+            capability=tuple(self.capability[i] for i in kept), leaves=tuple(self.leaves[i] for i in kept),
+            bad=tuple(self.bad[i] for i in kept),
+        )  # fmt: skip
 
 
 def decide(case: Case) -> Decision:
@@ -90,15 +98,15 @@ def decide(case: Case) -> Decision:
     mode = case.mode or case.settings["steer.mode"]
     try:
         _check(case)
-        field = _candidates(case, case.requests[0])
+        fields = [_candidates(case, request) for request in case.requests]
         obstacle = "" if mode in ("steer", "observe") else f"mode {mode}"
         obstacle = obstacle or why_not_steer(case)
         if not obstacle:
-            steered = _steer(case, field, base)
+            steered = _steer(case, fields[0], base)
             if steered.action == "steer":
                 return steered
             obstacle = steered.reason
-        return _avoid(case, field, base, obstacle)
+        return _avoid(case, fields, base, obstacle)
     except (RequestError, PlacementError, SnapshotError) as err:
         return base._replace(reason=str(err))
 
@@ -190,15 +198,15 @@ def total_demand(case: Case, request: Request) -> float:
     return case.directives.demand or (asked.demand if asked else 0.0)
 
 
-def _bad(score: object, now: float) -> str:
+def _bad(score: NodeScore | None, now: float) -> str:
     """What speaks against a node: lemon, suspect, weak, or nothing."""
     if score is None:
         return ""
-    if score.lemon:  # type: ignore[attr-defined]
+    if score.lemon:
         return "lemon"
-    if score.suspect_until > now:  # type: ignore[attr-defined]
+    if score.suspect_until > now:
         return "suspect"
-    relative, capability = score.relative, score.capability  # type: ignore[attr-defined]
+    relative, capability = score.relative, score.capability
     return "weak" if (capability is not None and capability < 0) or (relative is not None and relative < AVOID_BELOW) else ""
 
 
@@ -222,8 +230,8 @@ def _free(case: Case, node: Node) -> float:
 def demand_per_node(case: Case, field: _Field) -> float:
     """What the job takes of the capacity resource on each node, MiB; all of a node where it asks for whole nodes."""
     need, biggest = field.need, max(field.capacity, default=0.0)
-    if case.directives.demand and field.count:
-        return case.directives.demand / field.count
+    if case.directives.demand and field.least:
+        return case.directives.demand / field.least
     sample = case.nodes[field.names[0]]
     if need.alone and (need.whole or not need.gpus):
         return biggest
@@ -239,7 +247,7 @@ def _probabilities(case: Case, field: _Field, demand: float, total: float) -> tu
         return placement.probabilities_published(total or demand, field.capacity, field.capability, gamma), 1.0
     request = case.requests[0]
     minutes = request.minutes if request.minutes is not None else 24 * 60.0
-    rank = placement.cost_rank(case.scores.cost_quantiles, max(1, field.count) * minutes / 60.0)
+    rank = placement.cost_rank(case.scores.cost_quantiles, max(1, field.least) * minutes / 60.0)
     return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
 
 
@@ -247,7 +255,7 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     """Draw a pool of nodes that can start the job now; action "pass" with the reason where there is none."""
     request = case.requests[0]
     total = total_demand(case, request)
-    startable = _startable(case, field)
+    startable = _startable(case, request, field)
     kept = [i for i in startable if field.bad[i] not in ("lemon", "suspect")]
     pool_of = _draw(case, field, kept, total)
     if isinstance(pool_of, str):
@@ -262,12 +270,10 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     )  # fmt: skip
 
 
-def _draw(
-    case: Case, field: _Field, kept: Sequence[int], total: float
-) -> tuple[list[int], dict[int, float], float, float] | str:
+def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple[list[int], dict[int, float], float, float] | str:
     """Positions drawn, probability by position, demand and rank; or why nothing can be drawn."""
-    sub = _Field(*(tuple(values[i] for i in kept) for values in field[:5]), field.count, field.need)
-    wanted = _pool_size(case.requests[0], field.count, len(kept))
+    sub = field.only(kept)
+    wanted = _pool_size(case.requests[0], field.least, len(kept))
     if not kept or (not total and wanted == 0):
         return "not enough nodes can start it now"
     demand = demand_per_node(case, sub)
@@ -303,10 +309,9 @@ def _pool_size(request: Request, count: int, there: int) -> int:
     return next((n for n in range(min(request.nodes_max, there), request.nodes_min - 1, -1) if request.allows(n)), 0)
 
 
-def _startable(case: Case, field: _Field) -> list[int]:
+def _startable(case: Case, request: Request, field: _Field) -> list[int]:
     """Positions of the candidates on which the job could start now (promise 2)."""
     live = case.live
-    request = case.requests[0]
     blocked: set[str] = set()
     if live is not None:
         blocked |= feasible.reserved(live.reservations, case.now, _minutes(case, request))
@@ -336,42 +341,46 @@ def _others(case: Case, request: Request) -> Iterable[str]:
     return [name for name, node in case.nodes.items() if not allowed or not allowed.isdisjoint(node.partitions)]
 
 
-def _avoid(case: Case, field: _Field, base: Decision, obstacle: str) -> Decision:
-    """Exclude the worst nodes, as many as the setting allows and as the job can spare."""
+def _avoid(case: Case, fields: Sequence[_Field], base: Decision, obstacle: str) -> Decision:
+    """Exclude the worst nodes, as many as the setting allows and as every component can spare."""
     size = max(1, len(list(_others(case, case.requests[0]))))
     most = max(1, int(size * case.settings["steer.max_excluded"]))
-    order = {"lemon": 0, "suspect": 1, "weak": 2}
-    worst = sorted(
-        (i for i, bad in enumerate(field.bad) if bad),
-        key=lambda i: (order[field.bad[i]], field.capability[i] if field.capability[i] is not None else math.inf, field.names[i]),
-    )
-    startable = _startable(case, field)
-    excluded: list[int] = []
-    for i in worst:
-        if len(excluded) < most and _can_spare(case, field, [*excluded, i], startable):
-            excluded.append(i)
-    listing = _listing(field, startable)
+    excluded: set[str] = set()
+    for name in _worst_first(fields):
+        wider = excluded | {name}
+        if len(wider) <= most and all(_can_spare(case, r, f, wider) for r, f in zip(case.requests, fields)):
+            excluded = wider
+    listing = _listing(fields[0], _startable(case, case.requests[0], fields[0]))
     if not excluded:
         return base._replace(reason=f"{obstacle}; no node to avoid", candidates=listing)
-    names = tuple(field.names[i] for i in excluded)
-    return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(names)), candidates=listing)
+    return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(excluded)), candidates=listing)
 
 
-def _can_spare(case: Case, field: _Field, excluded: Sequence[int], startable: Sequence[int]) -> bool:
+def _worst_first(fields: Sequence[_Field]) -> list[str]:
+    order = {"lemon": 0, "suspect": 1, "weak": 2}
+    keys: dict[str, tuple[int, float, str]] = {}
+    for field in fields:
+        for name, bad, capability in zip(field.names, field.bad, field.capability):
+            if bad:
+                keys[name] = order[bad], math.inf if capability is None else capability, name
+    return sorted(keys, key=lambda name: keys[name])
+
+
+def _can_spare(case: Case, request: Request, field: _Field, excluded: set[str]) -> bool:
     """The job loses neither its feasibility, nor its start now, nor a smaller set of switches by these excludes."""
-    left = [i for i in range(len(field.names)) if i not in excluded]
-    total = total_demand(case, case.requests[0])
-    weights = field.capacity if total else (1.0,) * len(field.names)
-    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.count))
+    total = total_demand(case, request)
+    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.least))
 
-    def leaves(positions: Sequence[int]) -> int:
-        sums = topology.by_leaf([field.leaves[i] for i in positions], [weights[i] for i in positions])
-        return topology.fewest_leaves(sums, enough)
+    def leaves(positions: Iterable[int]) -> int:
+        places = list(positions)
+        weights = [field.capacity[i] if total else 1.0 for i in places]
+        return topology.fewest_leaves(topology.by_leaf([field.leaves[i] for i in places], weights), enough)
 
-    everyone = range(len(field.names))
-    if leaves(left) == 0 or leaves(left) > leaves(everyone):
+    left = [i for i, name in enumerate(field.names) if name not in excluded]
+    startable = _startable(case, request, field)
+    if leaves(left) == 0 or leaves(left) > leaves(range(len(field.names))):
         return False
-    return leaves(startable) == 0 or leaves([i for i in startable if i not in excluded]) > 0
+    return leaves(startable) == 0 or leaves(i for i in startable if field.names[i] not in excluded) > 0
 
 
 def _listing(

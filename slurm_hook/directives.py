@@ -17,7 +17,7 @@ MAX_BYTES = 65536  # of the script that are looked at
 
 # key, form, meaning: the table of the documentation
 KEYS = (
-    ("demand", "memory, such as 640G", "what the job needs in all of the capacity resource; sets --nodes where you gave no count"),
+    ("demand", "memory, such as 640G", "what the job needs in all; sets --nodes where no count is given"),
     ("stage", "name", "name of this stage, for pipelines and reports"),
     ("pipeline", "name", "name of the pipeline that the stage belongs to"),
     ("checkpoint", "minutes, or hours:minutes:seconds", "time between checkpoints, for reports and advice"),

@@ -45,7 +45,8 @@ def least_nodes(request: Request, largest_cpus: int, largest_gpus: int) -> int:
     """The fewest nodes that the job can end up on, from the user's count, or else from tasks and GPUs on the largest nodes."""
     if request.nodes_given:
         return request.nodes_min
-    tasks_per_node = request.ntasks_per_node or (largest_cpus // max(1, request.cpus_per_task) if largest_cpus else request.ntasks)
+    by_cpus = largest_cpus // max(1, request.cpus_per_task) if largest_cpus else request.ntasks
+    tasks_per_node = request.ntasks_per_node or by_cpus
     by_tasks = math.ceil(request.ntasks / tasks_per_node) if request.ntasks and tasks_per_node else 1
     per_node = request.gpus_per_node or largest_gpus
     all_gpus = request.gpus or request.gpus_per_task * request.ntasks
@@ -105,7 +106,8 @@ def by_constraint(nodes: Mapping[str, Node], constraint: str) -> list[str]:
 def _tokens(text: str) -> list[str]:
     if any(c in text for c in "[]*{}@") or any(c.isspace() for c in text):
         raise RequestError("the constraint chooses between sets of nodes; such jobs are left alone")
-    tokens, word = [], ""
+    tokens: list[str] = []
+    word = ""
     for char in text.replace(",", "&"):
         if char in "&|()":
             tokens += [word] if word else []
@@ -113,7 +115,7 @@ def _tokens(text: str) -> list[str]:
             word = ""
         else:
             word += char
-    tokens = tokens + [word] if word else tokens
+    tokens = [*tokens, word] if word else tokens
     _evaluate(list(tokens), frozenset())
     return tokens
 
@@ -140,9 +142,9 @@ def _chain(tokens: list[str], features: frozenset[str]) -> bool:
 def _one(tokens: list[str], features: frozenset[str]) -> bool:
     if not tokens or tokens[0] in "&|)":
         raise RequestError("the constraint can't be read")
-    token = tokens.pop(0)
-    if token != "(":
-        return token in features
+    word = tokens.pop(0)
+    if word != "(":
+        return word in features
     value = _chain(tokens, features)
     if not tokens or tokens.pop(0) != ")":
         raise RequestError("the constraint can't be read")

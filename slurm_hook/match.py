@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 def reason(request: Request, directives: Directives, settings: Settings, *, nodes: int, gpus: int, partition: str = "") -> str:
     """Why the job is ours, "" where it isn't. nodes, gpus: the least that it can end up with; partition: the default."""
-    if not _within(settings["match.partitions"], (request.partition or partition).split(",")):
-        return ""
-    if not _within(settings["match.accounts"], [request.account]) or not _within(settings["match.qos"], [request.qos]):
-        return ""
+    for key, names in (
+        ("partitions", (request.partition or partition).split(",")),
+        ("accounts", [request.account]),
+        ("qos", [request.qos]),
+    ):
+        if not _within(settings[f"match.{key}"], names):
+            return ""
     if settings["match.directives"] and directives.present:
         return "directive"
     asked = mark.parse(request.comment)

@@ -17,31 +17,34 @@ SHORT_NAMES = {"N": "nodes", "x": "exclude", "w": "nodelist", "F": "nodefile", "
                "W": "wait", "h": "help", "V": "version"}  # fmt: skip
 # long options without a value, or with one only after `=`: the next word is not theirs
 LONG_FLAGS = (
-    "contiguous", "consolidate-segments", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs",
-    "nice", "no-bell", "no-kill", "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
-    "resv-ports", "share", "spread-job", "spread-segments", "stepmgr", "test-only", "usage", "use-min-nodes", "verbose", "version",
-    "wait",
+    "contiguous", "consolidate-segments", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs", "nice",
+    "no-bell", "no-kill", "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot",
+    "requeue", "resv-ports", "share", "spread-job", "spread-segments", "stepmgr", "test-only", "usage", "use-min-nodes",
+    "verbose", "version", "wait",
 )  # fmt: skip
 LONG_VALUE = (
-    "account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "constraint",
-    "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
-    "dependency", "distribution", "error", "exclude", "export", "export-file", "extra", "extra-node-info", "gid", "gpu-bind",
-    "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "input", "job-name",
-    "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu",
-    "mincpus", "network", "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
-    "ntasks-per-socket", "ntasks-per-tres", "open-mode", "oom-kill-step", "output", "partition", "power", "prefer", "priority",
-    "profile", "qos", "reservation", "resources", "segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core",
-    "time", "time-min", "tmp", "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
+    "account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment",
+    "constraint", "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task",
+    "deadline", "delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file", "extra",
+    "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres",
+    "gres-flags", "hint", "input", "job-name", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label",
+    "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile", "nodelist", "nodes", "ntasks",
+    "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-tres", "open-mode",
+    "oom-kill-step", "output", "partition", "power", "prefer", "priority", "profile", "qos", "reservation", "resources",
+    "segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp",
+    "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
 )  # fmt: skip
 _ALL = LONG_FLAGS + LONG_VALUE
 
 
 class CommandLine(Record):
-    """script: position of the script among the arguments, their number where there is none (--wrap or stdin);
-    sets: long names of the options that the arguments set, in the first component and all together; known: every
-    option was in the table; components: as many as `:` makes; wrapped: there is a --wrap."""
+    """script: position of the script among the arguments, their number where there is none (--wrap or stdin); insert:
+    where an option can be put that comes after all others (before a `--`); sets: long names of the options that the
+    arguments set, all components together; known: every option was in the table; components: as many as `:` makes;
+    wrapped: there is a --wrap."""
 
     script: int
+    insert: int
     sets: frozenset[str]
     known: bool
     components: int
@@ -51,11 +54,12 @@ class CommandLine(Record):
 def read(argv: Sequence[str]) -> CommandLine:
     """The command line by the table above. Never raises: what it can't tell is said by `known`."""
     sets: set[str] = set()
-    known, components, i = True, 1, 0
+    known, components, i, dashes = True, 1, 0, 0
     while i < len(argv):
         word = argv[i]
         if word == "--":
             i += 1
+            dashes = 1
             break
         if word == ":":
             components += 1
@@ -72,7 +76,8 @@ def read(argv: Sequence[str]) -> CommandLine:
         else:
             break
         i += 1
-    return CommandLine(min(i, len(argv)), frozenset(sets), known, components, "wrap" in sets)
+    script = min(i, len(argv))
+    return CommandLine(script, script - dashes, frozenset(sets), known, components, "wrap" in sets)
 
 
 def _long_name(word: str) -> str:

@@ -241,9 +241,9 @@ def parse_minutes(text: str) -> float | None:
         raise RequestError(f"time {text[:40]!r} is not a time limit")
     numbers = [_number(part, "time") for part in parts]
     if dash:
-        hours, minutes, seconds = (numbers + [0, 0])[:3]
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
         return _number(days, "time") * 1440.0 + hours * 60 + minutes + seconds / 60
-    hours, minutes, seconds = ([0, 0] + numbers)[-3:] if len(numbers) != 1 else (0, numbers[0], 0)
+    hours, minutes, seconds = [0, 0, *numbers][-3:] if len(numbers) != 1 else (0, numbers[0], 0)
     return hours * 60.0 + minutes + seconds / 60
 
 

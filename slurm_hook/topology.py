@@ -42,7 +42,8 @@ def choose_leaves(
     chosen: list[str] = []
     total = 0.0
     for left in range(count, 0, -1):
-        open_leaves = [leaf for leaf in sums if leaf not in chosen and _can_finish(leaf, sums, chosen, total, left, enough)]
+        rest = {leaf: weight for leaf, weight in sums.items() if leaf not in chosen}
+        open_leaves = [leaf for leaf in rest if enough(total + rest[leaf] + _best(rest, leaf, left - 1))]
         positions = [i for i, leaf in enumerate(leaves) if leaf in open_leaves]
         leaf = leaves[positions[pick([probabilities[i] for i in positions])]]
         chosen.append(leaf)
@@ -50,8 +51,6 @@ def choose_leaves(
     return [i for i, leaf in enumerate(leaves) if leaf in chosen or not chosen]
 
 
-def _can_finish(
-    leaf: str, sums: Mapping[str, float], chosen: Sequence[str], total: float, left: int, enough: Callable[[float], bool]
-) -> bool:
-    rest = sorted((w for name, w in sums.items() if name != leaf and name not in chosen), reverse=True)
-    return enough(total + sums[leaf] + sum(rest[: left - 1]))
+def _best(sums: Mapping[str, float], without: str, count: int) -> float:
+    """The largest weight that `count` other leaves can add."""
+    return sum(sorted((w for name, w in sums.items() if name != without), reverse=True)[:count])

@@ -1,0 +1,57 @@
+"""One JSON line to syslog per decision: what was decided and all that is needed to replay it.
+
+The fields are a closed list: never arguments, environment, wrapped text or comments, which carry secrets. Everything is
+ASCII after JSON's escapes, so no control character reaches a log or a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from . import hostlist
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .decide import Decision
+
+IDENT = "workhorse"
+MAX_LINE = 7000  # what rsyslog and journald take without cutting
+FIELDS = frozenset((
+    "by", "uid", "action", "applied", "reason", "match", "snapshot", "seed", "nodes", "count", "pool", "excludes",
+    "user_excludes", "candidates", "free", "demand", "rank", "method", "partition", "pipeline", "stage", "ms",
+))  # fmt: skip
+
+
+def line(decision: Decision, **more: Any) -> str:
+    """The line of a decision; `more` adds fields of the list. Lists of nodes are folded; empty fields are left out.
+
+    `free` names the capacity of the candidates where it isn't all the same, so that the draw can be replayed.
+    """
+    drawn = [c for c in decision.candidates if c.probability > 0]
+    free: dict[str, list[str]] = {}
+    for candidate in drawn:
+        free.setdefault(f"{candidate.capacity:.0f}", []).append(candidate.name)
+    fields: dict[str, Any] = {
+        "uid": os.getuid(), "action": decision.action, "reason": decision.reason, "snapshot": decision.snapshot,
+        "seed": decision.seed, "nodes": decision.nodes, "count": len(decision.pool), "pool": hostlist.fold(decision.pool),
+        "excludes": "" if decision.pool else hostlist.fold(decision.excludes), "demand": decision.demand, "rank": decision.rank,
+        "candidates": len(decision.candidates), "free": {mib: hostlist.fold(names) for mib, names in free.items()},
+    }  # fmt: skip
+    fields.update((key, value) for key, value in more.items() if key in FIELDS)
+    kept = {key: value for key, value in fields.items() if value not in ("", 0, None, {}, [], 0.0)}
+    text = json.dumps(kept, separators=(",", ":"))
+    if len(text) > MAX_LINE:
+        kept.pop("free", None)
+        text = json.dumps(kept, separators=(",", ":"))
+    return text if len(text) <= MAX_LINE else json.dumps({k: v for k, v in kept.items() if k not in ("pool", "excludes")})
+
+
+def send(text: str) -> None:
+    """To syslog; without one nothing happens."""
+    import syslog  # noqa: PLC0415 - only where something is logged
+
+    syslog.openlog(IDENT, syslog.LOG_PID | syslog.LOG_NDELAY, syslog.LOG_USER)
+    syslog.syslog(syslog.LOG_INFO, text)

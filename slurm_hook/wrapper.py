@@ -1,0 +1,312 @@
+"""What the `sbatch` shim asks in a child process: which options to add to this call, if any.
+
+The shim has bounded our time and carries on without us, so everything here may fail; it must only never answer wrongly.
+The answer is plain lines: a header with the position at which to insert, one argument a line, notes for a terminal, and an
+end line without which the shim believes nothing.
+
+    workhorse 1 <position> <number of arguments> <refusable: 0 or 1>
+    +--exclude=gpu[01-04]
+    #note for a terminal
+    end
+
+No answer at all (also on any error) means: pass the call through.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .decide import Case, Decision
+    from .options import CommandLine
+    from .request import Request
+    from .snapshot import Live, Scores
+
+TIME_LIMIT = 1.4  # seconds; the shim waits a little longer and then kills
+MAX_SCRIPT = 8 * 1024 * 1024
+ELF = b"\x7fELF"
+
+
+class Call(Record):
+    """One sbatch call as the shim hands it on. stdin: it is the script there (a regular file), never to be moved."""
+
+    publish: str
+    sbatch: str
+    service_uid: str
+    argv: tuple[str, ...]
+
+
+def main(words: Sequence[str]) -> None:
+    """Entry: `words` are the shim's settings and then sbatch's arguments. Prints the answer; logs after it is out."""
+    started = time.monotonic()
+    _bound()
+    call = Call(words[0], words[1], words[2], tuple(words[3:]))
+    answer, log_line = answer_for(call, started)
+    if answer:
+        sys.stdout.write(answer)
+        sys.stdout.flush()
+    os.close(1)  # the shim goes on now
+    if log_line:
+        from . import log  # noqa: PLC0415
+
+        log.send(log_line)
+
+
+def _bound() -> None:
+    """A process group of our own, so that one kill ends us and sbatch's child; and an end that needs no Python to work."""
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - `signal` imports enum, which costs milliseconds
+
+    os.setpgid(0, 0)
+    _signal.setitimer(_signal.ITIMER_REAL, TIME_LIMIT)
+
+
+def answer_for(call: Call, started: float) -> tuple[str, str]:
+    """The answer's text ("" for none) and the line for syslog ("" where the job isn't ours)."""
+    from .errors import WorkhorseError  # noqa: PLC0415
+
+    try:
+        return _answer(call, started)
+    except WorkhorseError:
+        return "", ""
+
+
+def _answer(call: Call, started: float) -> tuple[str, str]:
+    from . import options, snapshot  # noqa: PLC0415
+
+    command = options.read(call.argv)
+    script = _script(call, command)
+    _check_binary(call.sbatch)
+    uids = (int(call.service_uid),) if call.service_uid.isdigit() else ()
+    scores = snapshot.read_scores(call.publish, trusted_uids=uids)
+    considered = consider(call, command, script, scores, started=started, uids=uids)
+    if considered is None:
+        return "", ""
+    case, decision, why = considered
+    mode = case.settings["steer.mode"]
+    added = () if mode == "observe" else arguments(case, decision)
+    position = _position(call.argv, command, added)
+    applied = bool(added) and position is not None
+    return _text(added if applied else (), position or 0, decision, mode, case), _log_line(case, decision, why, applied, started)
+
+
+def _script(call: Call, command: CommandLine) -> bytes:
+    """The script's text, from its file or from stdin without moving it; empty for --wrap. Raises RequestError."""
+    from .errors import RequestError  # noqa: PLC0415
+
+    if command.wrapped:
+        return b""
+    if command.script >= len(call.argv):
+        return _stdin()
+    path = call.argv[command.script]
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as err:
+        if "/" in path:
+            raise RequestError(f"the script can't be read ({err.strerror})") from err
+        return b""  # sbatch looks for it in PATH
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def _stdin() -> bytes:
+    from .errors import RequestError  # noqa: PLC0415
+
+    try:
+        offset = os.lseek(0, 0, os.SEEK_CUR)
+        text = os.pread(0, MAX_SCRIPT + 1, offset)
+    except OSError as err:
+        raise RequestError(f"the script on stdin can't be read ({err.strerror})") from err
+    if offset or len(text) > MAX_SCRIPT:
+        raise RequestError("the script on stdin is too large or partly read")
+    return text
+
+
+def _check_binary(path: str) -> None:
+    """Only a real sbatch may be asked with --test-only: a site's wrapper could drop that and submit."""
+    from .errors import RequestError  # noqa: PLC0415
+
+    with open(path, "rb") as file:
+        if file.read(4) != ELF:
+            raise RequestError(f"{path} is not a binary")
+
+
+def consider(
+    call: Call, command: CommandLine, script: bytes, scores: Scores, *, started: float, uids: Sequence[int]
+) -> tuple[Case, Decision, str] | None:
+    """What `sbatch` with these arguments would ask for, and our decision; None where the job isn't ours.
+
+    Raises WorkhorseError for whatever makes it unknowable.
+    """
+    from . import cluster, decide, directives, match  # noqa: PLC0415
+    from .config import Settings  # noqa: PLC0415
+
+    settings = Settings.from_mapping(scores.settings)
+    if settings["steer.mode"] == "off":
+        return None
+    told = directives.parse(script)
+    deadline = started + TIME_LIMIT - 0.1
+    requests = _requests(call, command, script, deadline)
+    largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
+    why = ""
+    for request in requests:
+        nodes = decide.feasible.least_nodes(request, *largest)
+        gpus = decide.feasible.total_gpus(request, nodes)
+        why = why or match.reason(request, told, settings, nodes=nodes, gpus=gpus)
+    if not why:
+        return None
+    nodes_now = cluster.show_nodes(os.path.join(os.path.dirname(call.sbatch), "scontrol"), deadline)
+    case = decide.Case(
+        requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now,
+        live=_live(call.publish, uids), now=time.time(), seed=_seed(),
+    )  # fmt: skip
+    return case, decide.decide(case), why
+
+
+def _requests(call: Call, command: CommandLine, script: bytes, deadline: float) -> tuple[Request, ...]:
+    from . import cluster, request  # noqa: PLC0415
+
+    blocks = max(command.components, _components(script))
+    on_stdin = not command.wrapped and command.script >= len(call.argv)
+    fd = _memory_file(script) if on_stdin else None
+    text = cluster.ask_sbatch(call.sbatch, call.argv, blocks, deadline, fd)
+    if fd is not None:
+        os.close(fd)
+    found = request.parse_blocks(text)
+    if len(found) != blocks:
+        from .errors import RequestError  # noqa: PLC0415
+
+        raise RequestError("sbatch printed more or fewer option blocks than expected")
+    named = _script_name(call, command)
+    return tuple(r if r.name else r._replace(name=named) for r in map(request.request_from, found))
+
+
+def _script_name(call: Call, command: CommandLine) -> str:
+    """The name that sbatch gives a job without --job-name."""
+    if command.wrapped:
+        return "wrap"
+    return os.path.basename(call.argv[command.script]) if command.script < len(call.argv) else "sbatch"
+
+
+def _components(script: bytes) -> int:
+    """Components that a script's `#SBATCH hetjob` lines make."""
+    count = 1
+    for raw in script.split(b"\n"):
+        text = raw.strip()
+        if text and not text.startswith(b"#"):
+            break
+        if raw.startswith(b"#SBATCH") and raw[7:].split()[:1] in ([b"hetjob"], [b"packjob"]):
+            count += 1
+    return count
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("script")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _live(publish: str, uids: Sequence[int]) -> Live | None:
+    from . import snapshot  # noqa: PLC0415
+    from .errors import SnapshotError  # noqa: PLC0415
+
+    try:
+        return snapshot.read_live(publish, trusted_uids=uids)
+    except SnapshotError:
+        return None
+
+
+def _seed() -> int:
+    return int.from_bytes(os.urandom(6), "big")
+
+
+def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
+    """The options to add for a decision; none for "pass"."""
+    from . import hostlist, mark  # noqa: PLC0415
+
+    if decision.action == "pass":
+        return ()
+    request = case.requests[0]
+    added = []
+    exact = bool(decision.pool) and case.settings["steer.form"] == "nodelist"
+    if exact:
+        added.append(f"--nodelist={hostlist.fold(decision.pool)}")
+    elif decision.excludes:
+        added.append(f"--exclude={hostlist.fold({*request.exclude, *decision.excludes})}")
+    if decision.nodes and not request.nodes_given:
+        added.append(f"--nodes={decision.nodes}")
+    asked = mark.parse(request.comment)
+    if not request.comment or asked is not None:
+        told = case.directives
+        before = asked or mark.Mark()
+        added.append("--comment=" + mark.text(mark.Mark(
+            mode=decision.action, snapshot=decision.snapshot, seed=decision.seed, excludes=hostlist.fold(request.exclude),
+            pipeline=told.pipeline or before.pipeline, stage=told.stage or before.stage,
+            demand=told.demand or before.demand, checkpoint=told.checkpoint or before.checkpoint,
+        )))  # fmt: skip
+    return tuple(added)
+
+
+def _position(argv: Sequence[str], command: CommandLine, added: Sequence[str]) -> int | None:
+    """Where to insert: in front, where the user's own arguments don't set the same; else right before the script.
+
+    None where the arguments can't be told for sure (an unknown option, components with `:`).
+    """
+    names = {word[2:].partition("=")[0] for word in added}
+    if not command.known:
+        return None if any(_may_set(word) for word in argv) else 0
+    if not names & command.sets:
+        return 0
+    if command.components > 1:
+        return None
+    return command.insert
+
+
+def _may_set(word: str) -> bool:
+    """A word that could set one of our options, whatever stands before it."""
+    if word.startswith("--"):
+        return word[2:5] in ("exc", "nod", "com") or len(word) < 5
+    return word.startswith("-") and any(letter in word for letter in "xwNF")
+
+
+def _text(added: Sequence[str], position: int, decision: Decision, mode: str, case: Case) -> str:
+    notes = [*case.directives.errors, _note(decision, mode)]
+    lines = [f"workhorse 1 {position} {len(added)} {0 if case.requests[0].wait else 1}"]
+    lines += [f"+{word}" for word in added]
+    lines += [f"#{printable(note)}" for note in notes if note]
+    return "\n".join([*lines, "end", ""])
+
+
+def _note(decision: Decision, mode: str) -> str:
+    from . import hostlist  # noqa: PLC0415
+
+    would = "would have " if mode == "observe" else ""
+    if decision.action == "steer":
+        return f"{would}chosen {hostlist.fold(decision.pool)} of {len(decision.candidates)} nodes"
+    if decision.action == "avoid":
+        return f"{would}left out {hostlist.fold(decision.excludes)} ({decision.reason})"
+    return ""
+
+
+def printable(text: str) -> str:
+    """One line without control characters, for a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:400]
+
+
+def _log_line(case: Case, decision: Decision, why: str, applied: bool, started: float) -> str:
+    from . import hostlist, log  # noqa: PLC0415
+
+    request = case.requests[0]
+    return log.line(
+        decision, by="wrapper", match=why, applied=applied, method=case.scores.method, partition=request.partition[:64],
+        pipeline=case.directives.pipeline, stage=case.directives.stage, user_excludes=hostlist.fold(request.exclude),
+        ms=round((time.monotonic() - started) * 1000, 1),
+    )  # fmt: skip

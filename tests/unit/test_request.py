@@ -1,0 +1,153 @@
+"""sbatch's print-out of its options, read back."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_hook import options, request
+from slurm_hook.errors import RequestError
+
+
+def block(*pairs: str) -> str:
+    lines = [f"sbatch: {key:<20}: {value}" for key, value in (pair.split("=", 1) for pair in pairs)]
+    return "\n".join([request.OPENING, request.RULE, *lines, request.RULE, request.CLOSING, ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", (0, 0, ())),
+        ("4", (4, 4, ())),
+        ("2-4", (2, 4, ())),
+        ("2-8:2", (2, 8, (2, 4, 6, 8))),
+        ("1,4,6-8", (1, 8, (1, 4, 6, 7, 8))),
+        ("1024", (1024, 1024, ())),
+    ],
+)
+def test_node_counts(text, expected):
+    assert request.parse_nodes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "2-", "-4", "4-2x", "1e3", "２", "", "1-99999999"])
+def test_bad_node_counts_are_refused(text):
+    if text in ("", "2-"):
+        assert request.parse_nodes(text)[0] in (0, 2)
+    elif text == "1-99999999":
+        assert request.parse_nodes(text) == (1, 99999999, ())
+    else:
+        with pytest.raises(RequestError):
+            request.parse_nodes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("8G", 8192), ("1000", 1000), ("0?", 0), ("1", 1), ("500M", 500), ("2T", 2 * 1024**2), ("1024K", 1), ("0", 0)],
+)
+def test_memory(text, mib):
+    assert request.parse_memory(text) == mib
+
+
+@pytest.mark.parametrize("text", ["G", "x8", "8GB", "-1", "nan", "1.2.3", "٣"])
+def test_bad_memory_is_refused(text):
+    with pytest.raises(RequestError):
+        request.parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("01:00:00", 60), ("1-02:04:00", 1564), ("00:07:00", 7), ("UNLIMITED", None), ("", None), ("2-00:00:00", 2880), ("90", 90)],
+)
+def test_time_limits(text, minutes):
+    assert request.parse_minutes(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gres:gpu:4", (4, "")),
+        ("gres/gpu:8", (8, "")),
+        ("gpu:a100:2", (2, "a100")),
+        ("gpu", (1, "")),
+        ("gres:gpu", (1, "")),
+        ("none", (0, "")),
+        ("gres:gpu:a100:2,gres:gpu:a100:1", (3, "a100")),
+        ("", (0, "")),
+    ],
+)
+def test_gres(text, expected):
+    assert request.parse_gres(text) == expected
+
+
+@pytest.mark.parametrize("text", ["gres:lustre:1", "gpu:a100:2,gpu:v100:1", "gpu:x:y"])
+def test_gres_that_placement_does_not_know_is_refused(text):
+    with pytest.raises(RequestError):
+        request.parse_gres(text)
+
+
+def test_blocks_of_a_het_job():
+    text = "sbatch: error: something first\n" + block("job-name=a", "nodes=1") + "sbatch: plugin loaded\n" + block("nodes=2")
+    assert request.parse_blocks(text) == [{"job-name": "a", "nodes": "1"}, {"nodes": "2"}]
+    assert request.complete_blocks(text) == 2
+
+
+def test_an_unfinished_block_is_no_block():
+    text = block("nodes=2")
+    for end in range(len(text) - 1):
+        assert request.complete_blocks(text[:end]) == 0
+        assert request.parse_blocks(text[:end]) == [] or end >= len(text) - 1
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "na me : x\nnl", "x\n\ny", "a\nb: c"])
+def test_line_breaks_in_values_stay_in_them(name):
+    assert request.parse_blocks(block(f"job-name={name}", "nodes=2")) == [{"job-name": name, "nodes": "2"}]
+
+
+@pytest.mark.parametrize("forged", ["nodes               : 1", "account             : x", "job-name            : y"])
+def test_a_forged_option_in_a_value_is_seen(forged):
+    text = block(f"job-name=x\nsbatch: {forged}", "nodes=4")
+    with pytest.raises(RequestError):
+        request.parse_blocks(text)
+
+
+def test_recorded_print_outs_of_three_versions():
+    folder = Path(__file__).parents[1] / "data" / "sbatch_options"
+    seen = 0
+    for path in sorted(folder.glob("*/*.txt")):
+        for options_ in request.parse_blocks(path.read_text()):
+            try:
+                request.request_from(options_)
+            except RequestError as err:
+                assert "several GPU types" in str(err) or "GRES" in str(err), path
+            seen += 1
+    assert seen > 60
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "insert", "sets"),
+    [
+        (["job.sh"], 0, 0, set()),
+        (["-N4", "job.sh", "-x", "n1"], 1, 1, {"nodes"}),
+        (["-N", "4", "job.sh"], 2, 2, {"nodes"}),
+        (["--nodes", "4", "job.sh"], 2, 2, {"nodes"}),
+        (["--exclud", "n1", "job.sh"], 2, 2, {"exclude"}),
+        (["--exclusive", "job.sh"], 1, 1, {"exclusive"}),
+        (["--exclusive=user", "job.sh"], 1, 1, {"exclusive"}),
+        (["-HN4", "-vvQ", "job.sh"], 2, 2, {"H", "nodes", "v", "Q"}),
+        (["-HN", "4", "job.sh"], 2, 2, {"H", "nodes"}),
+        (["-N1", "--", "job.sh", "-x", "n1"], 2, 1, {"nodes"}),
+        (["--wrap", "hostname", "-x", "n1"], 4, 4, {"wrap", "exclude"}),
+        (["-xn1", "-wn[2-3]"], 2, 2, {"exclude", "nodelist"}),
+        (["-"], 0, 0, set()),
+        ([], 0, 0, set()),
+    ],
+)
+def test_where_the_script_stands(argv, script, insert, sets):
+    found = options.read(argv)
+    assert (found.script, found.insert, set(found.sets), found.known) == (script, insert, sets, True)
+
+
+def test_components_and_unknown_options():
+    assert options.read(["-N1", ":", "-N2", "--wrap=x"]).components == 2
+    assert not options.read(["--node=2", "job.sh"]).known
+    assert not options.read(["--environment", "x", "job.sh"]).known
+    assert options.read(["job.sh", ":"]).components == 1
