@@ -65,7 +65,7 @@ class Wrapped:
         live_fields: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> snapshot.Scores:
-        """Write scores.json (capability 1 where not given; `bad` are lemons) and live.json for the sandbox's nodes as they are."""
+        """Write scores.json (capability 1 where not given; `bad` are lemons) and live.json for the nodes as they are."""
         now = time.time()
         nodes = cluster.parse_nodes(self.sandbox.run(["scontrol", "-o", "show", "node"]).stdout)
         known = Settings().replace(steer__mode=mode, **settings)

@@ -9,25 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # modules that a plain submission may import; the rest of the hook is for the command line and dispatch
 SUBMIT_PATH = (
-    "__init__",
-    "errors",
-    "light",
-    "config",
-    "hostlist",
-    "snapshot",
-    "mark",
-    "request",
-    "options",
-    "directives",
-    "match",
-    "cluster",
-    "feasible",
-    "topology",
-    "placement",
-    "decide",
-    "log",
-    "wrapper",
-)
+    "__init__", "errors", "light", "config", "hostlist", "snapshot", "mark", "request", "options", "directives", "match",
+    "cluster", "feasible", "topology", "placement", "decide", "log", "wrapper",
+)  # fmt: skip
 
 
 def _imports(path: Path) -> set[str]:

@@ -41,7 +41,7 @@ def test_bad_node_counts_are_refused(text):
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [("8G", 8192), ("1000", 1000), ("0?", 0), ("1", 1), ("500M", 500), ("2T", 2 * 1024**2), ("1024K", 1), ("0", 0)],
+    [("8G", 8192), ("1000", 1000), ("0?", 0), ("1", 1), ("500M", 500), ("1024K", 1), ("0", 0)],
 )
 def test_memory(text, mib):
     assert request.parse_memory(text) == mib
