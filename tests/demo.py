@@ -1,0 +1,152 @@
+"""The whole product at work on a real Slurm: `./install.sh demo`.
+
+A throwaway cluster gets some planted bad nodes, runs a mixed history, is scored from its own accounting, and then runs a
+three-stage pipeline through the installed wrapper. Everything printed was measured in this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.sandbox import Sandbox
+from tests.site import Site
+
+USERS = ("alice", "bob", "carol")
+STAGES = (("prepare", 1), ("pretrain", 4), ("evaluate", 2))
+console = Console(highlight=False)
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="install.sh demo", description=__doc__)
+    parser.add_argument("--bad", default="gpu06,gpu11", help="nodes planted as bad (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=150, help="jobs of the history (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=16, help="nodes of the cluster (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the job mix (default: a new one)")
+    options = parser.parse_args(argv)
+    known = {f"gpu{i:02d}" for i in range(1, options.nodes + 1)}
+    options.bad = [name for name in options.bad.split(",") if name]
+    unknown = sorted(set(options.bad) - known)
+    if unknown or not options.bad or len(options.bad) > options.nodes // 4:
+        parser.error(f"--bad {','.join(options.bad)}: name one to {options.nodes // 4} of gpu01 … gpu{options.nodes:02d}")
+    return options
+
+
+@contextmanager
+def step(title: str):
+    console.rule(f"[bold]{title}", align="left")
+    started = time.monotonic()
+    yield
+    console.print(f"[dim]{time.monotonic() - started:.1f} s[/dim]\n")
+
+
+def show(text: str) -> None:
+    """What a command printed, as it stands: neither wrapped nor read as markup."""
+    console.print(text.rstrip(), markup=False, soft_wrap=True)
+
+
+def run_history(sandbox: Sandbox, jobs: int, rng: random.Random) -> None:
+    """Submit the mixed history as ordinary users and wait for its end, with a bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        submitted = progress.add_task("submitted", total=jobs)
+        ended = progress.add_task("ended", total=jobs)
+        ids = []
+        for number in range(jobs):
+            ids.append(submit_one(sandbox, number, rng))
+            progress.advance(submitted)
+
+        def all_ended() -> bool:
+            left = sandbox.run(["squeue", "-h", "-o", "%i"]).stdout.split()
+            progress.update(ended, completed=jobs - len(left))
+            return not left
+
+        sandbox.poll(all_ended, 150, "the history's jobs to end")
+        states = sandbox.wait(ids, timeout=30)
+    count = {state: sum(1 for s in states.values() if s == state) for state in sorted(set(states.values()))}
+    console.print(f"{jobs} jobs of {len(USERS)} users: " + ", ".join(f"{n} {state}" for state, n in count.items()))
+
+
+def submit_one(sandbox: Sandbox, number: int, rng: random.Random) -> int:
+    nodes = 2 if rng.random() < 0.08 else 1
+    script = sandbox.payload(seconds=rng.choice((0.6, 1.0, 1.6)))
+    # six or eight of a node's eight GPUs: each job has a node to itself, as training jobs do
+    return sandbox.sbatch(
+        f"--nodes={nodes}", f"--gpus-per-node={rng.choice((6, 8))}", "--mem=0", "--time=10",
+        f"--job-name={rng.choice(('train', 'tune', 'eval'))}-{number % 7}", script=script, user=rng.choice(USERS),
+    )  # fmt: skip
+
+
+def show_scores(site: Site, bad: list[str]) -> bool:
+    """Refresh, print the node table, and compare with what was planted. True when the bad ones rank last."""
+    show(site.workhorse("refresh").stdout)
+    show(site.workhorse("nodes").stdout)
+    rows = json.loads(site.workhorse("nodes", "--json").stdout)
+    worst = [row["name"] for row in sorted(rows, key=lambda r: (r["capability"] is None, r["capability"]))][:4]
+    found = [name for name in bad if name in worst]
+    console.print(f"planted: {', '.join(bad)}; last four by their own score: {', '.join(worst)}")
+    console.print(f"{len(found)} of {len(bad)} planted nodes are among the last four\n")
+    return len(found) == len(bad)
+
+
+def run_pipeline(sandbox: Sandbox, site: Site, bad: list[str]) -> bool:
+    """prepare → pretrain → evaluate through the wrapper, as an ordinary user. True when all completed."""
+    jobs: dict[str, int] = {}
+    for name, nodes in STAGES:
+        text = sandbox.payload(seconds=1)
+        directive = f"#!/bin/sh\n#WORKHORSE pipeline=llm stage={name}\n"
+        script = sandbox.write_script(text.replace("#!/bin/sh\n", directive, 1))
+        wanted = [f"--nodes={nodes}", "--gpus-per-node=8", "--mem=0", "--time=10", f"--job-name={name}"]
+        if jobs:
+            wanted.append(f"--dependency=afterok:{list(jobs.values())[-1]}")
+        else:
+            show(site.workhorse("plan", *wanted, str(script)).stdout)
+        jobs[name] = sandbox.sbatch(*wanted, str(script), user="alice", binary=site.sbatch)
+        decided = sandbox.job(jobs[name])
+        excluded = decided["ExcNodeList"].replace("(null)", "none")
+        console.print(
+            f"{name}: job {jobs[name]} on {nodes} nodes, excluded {excluded}, mark {decided.get('Comment', 'none')}", markup=False
+        )
+    states = sandbox.wait(jobs.values(), timeout=90)
+    console.print()
+    for name, number in jobs.items():
+        where = sandbox.job(number)["NodeList"]
+        console.print(f"{name}: {states[number]} on {where}")
+    used = {node for number in jobs.values() for node in site.expand(sandbox.job(number)["NodeList"])}
+    console.print(f"planted nodes used by the pipeline: {', '.join(sorted(used & set(bad))) or 'none'}")
+    return set(states.values()) == {"COMPLETED"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    rng = random.Random(options.seed)
+    started = time.monotonic()
+    with step(f"A real Slurm of {options.nodes} nodes with {len(options.bad)} bad ones: {', '.join(options.bad)}"):
+        sandbox = Sandbox(nodes=options.nodes).up()
+    try:
+        console.print(f"Slurm {'.'.join(map(str, sandbox.version))}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd\n")
+        for name, how in zip(options.bad, ("exit", "signal") * len(options.bad)):
+            sandbox.plant(name, 0.9, how)
+        with step(f"A history of {options.jobs} jobs"):
+            run_history(sandbox, options.jobs, rng)
+        with Site(sandbox, mode="steer") as site:
+            with step("What accounting tells: collect, score, publish"):
+                ranked = show_scores(site, options.bad)
+            with step("A three-stage pipeline through the wrapper, dispatch running beside it"):
+                site.start_dispatch()
+                completed = run_pipeline(sandbox, site, options.bad)
+    finally:
+        sandbox.down()
+    console.print(f"Taken down. {time.monotonic() - started:.0f} s in all.")
+    return 0 if ranked and completed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
