@@ -80,7 +80,8 @@ ensure_venv() {
 
 in_venv() {
     # byte code goes into the environment, so that a run leaves nothing in the checkout
-    cd "$top" && PYTHONPYCACHEPREFIX="$venv/pycache" PATH="$venv/bin:$PATH" "$@"
+    cd "$top" && PYTHONPYCACHEPREFIX="$venv/pycache" RUFF_CACHE_DIR="$venv/ruff" \
+        HYPOTHESIS_STORAGE_DIRECTORY="$venv/hypothesis" PATH="$venv/bin:$PATH" "$@"
 }
 
 # --- demo and test ------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Sandbox(Client):
             raise SandboxError(f"The sandbox ended badly: {errors}")
 
     def _start_keeper(self) -> None:
-        argv = [sys.executable, "-I", "-c", KEEPER, str(REPO)]
+        argv = [sys.executable, "-IB", "-c", KEEPER, str(REPO)]
         self._keeper = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True
         )
