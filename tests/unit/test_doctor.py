@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from typing import ClassVar
@@ -57,9 +58,11 @@ class Fake(Host):
 
 
 def host(said=None, conf="", dbd="", **values):
+    # @30 in an answer: thirty seconds before this call
+    said = {k: re.sub(r"@(\d+)", lambda m: str(int(time.time()) - int(m[1])), v) for k, v in (said or {}).items()}
     settings = values.pop("settings", {})
     fake = Fake(Settings(settings), now=NOW, trusted_uids=(0, os.geteuid()), service_user="svc", **values)
-    object.__setattr__(fake, "said", {"show configuration": DBD + dbd, "show config": CONFIG + conf, **(said or {})})
+    object.__setattr__(fake, "said", {"show configuration": DBD + dbd, "show config": CONFIG + conf, **said})
     return fake
 
 
@@ -87,8 +90,8 @@ SLURM_CASES = [
     ("topology", {}, "", OK, "tree"),
     ("topology", {}, "TopologyPlugin = topology/block\n", WARNING, "avoid"),
     ("plugins", {}, "", OK, "optional"),
-    ("clock", {"sdiag": f"sdiag output at Sun ({int(time.time())})\n"}, "", OK, "within"),
-    ("clock", {"sdiag": f"sdiag output at Sun ({int(time.time()) - 30})\n"}, "", WARNING, "off"),
+    ("clock", {"sdiag": "sdiag output at Sun (@0)\n"}, "", OK, "within"),
+    ("clock", {"sdiag": "sdiag output at Sun (@30)\n"}, "", WARNING, "off"),
     ("clock", {"sdiag": "sdiag output at Sun (1000000000)\n"}, "", CRITICAL, "off"),
     ("clock", {"sdiag": "nothing\n"}, "", UNKNOWN, "doesn't tell"),
 ]
