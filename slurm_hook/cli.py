@@ -17,10 +17,13 @@ from .errors import ConfigError, WorkhorseError
 COMMANDS: dict[str, str] = {
     # name: module:attribute
     "collect": "accounting.cli:collect",
+    "dispatch": "slurm_hook.cli_dispatch:dispatch",
     "doctor": "accounting.cli_doctor:doctor",
     "nodes": "slurm_hook.cli_nodes:nodes",
+    "queue": "slurm_hook.cli_queue:show",
     "refresh": "accounting.cli_scores:refresh",
     "score": "accounting.cli_scores:score",
+    "submit": "slurm_hook.cli_submit:submit",
 }
 
 

@@ -89,6 +89,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("match", "name", str, "", "or one whose name matches this shell pattern", hook=True),
     Setting("match", "comment_prefix", str, "", "or one whose comment begins so", hook=True),
     Setting("match", "directives", bool, True, "or one whose script has a #WORKHORSE line", hook=True),
+    Setting("dispatch", "state", str, "/var/lib/workhorse/dispatch.json", "what dispatch remembers between passes (private)"),
+    Setting("dispatch", "period", float, 60.0, "seconds between two passes", low=0.1),
+    Setting("dispatch", "max_updates", int, 50, "jobs whose excludes one pass may change", low=1),
+    Setting("dispatch", "reorder", bool, False, "order waiting stages of ours by allocation priority, through their nice"),
+    Setting("dispatch", "nice_range", int, 100, "largest nice that reorder may give", low=1, high=10000),
+    Setting("dispatch", "requeue", bool, False, "requeue a stage that died of its node and that nobody else has requeued"),
+    Setting("dispatch", "retry", int, 1, "how often a job is requeued by us at most", low=1, high=10),
 )  # fmt: skip
 
 _BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS}

@@ -1,0 +1,134 @@
+"""`workhorse queue`: waiting stages in the order in which they get nodes, and the stages of one pipeline."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import time
+
+import click
+
+from . import jobs, queue
+from .errors import InputError, SlurmError, SnapshotError, UsageError
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from .config import Settings
+    from .queue import Part, Stage
+
+STAGE_COLUMNS = (
+    "JOB", "USER", "NAME", "PIPELINE", "NODES", "DEMAND_GIB", "WAIT_H", "COMPLETION", "URGENCY", "PRIORITY", "INVESTED_H",
+    "REASON",
+)  # fmt: skip
+PART_COLUMNS = ("JOB", "STAGE", "STATE", "WIDTH", "NODES", "HOURS", "NODE_HOURS", "NEXT")
+HISTORY_DAYS = 90
+
+
+@click.command(name="queue")
+@click.option("--pipeline", "name", help="the stages of this pipeline (a name, or the id of a job in its chain)")
+@click.option("-u", "--user", help="only this user's (root and the service user see everybody's)")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
+@click.option("--noheader", is_flag=True, help="leave the header out")
+@click.pass_obj
+def show(settings: Settings, name: str | None, user: str | None, **form: Any) -> None:
+    """Show waiting stages in the order in which they get nodes, or the stages of one pipeline.
+
+    You see your own jobs; others' are counted. Example: workhorse queue --pipeline llama
+    """
+    now, me = time.time(), getpass.getuser() if os.geteuid() else "root"
+    everybody = os.geteuid() == 0 or me == "workhorse"
+    if user and user != me and not everybody:
+        raise UsageError(f"-u {user}: only root and the service user see others' jobs")
+    whom = user or (None if everybody else me)
+    if name is not None:
+        _show_pipeline(name, whom or me, now, form)
+        return
+    found = _with_details(jobs.load())
+    past = _past(whom)
+    shown = queue.waiting_stages(found, settings, now, method=_method(settings), past=past, user=whom)
+    _print(STAGE_COLUMNS, [_stage_cells(s) for s in shown.stages], [s._asdict() for s in shown.stages], form)
+    if shown.others and not (form["as_json"] or form["parsable"]):
+        click.echo(f"and {shown.others} of others")
+
+
+def _with_details(found: list[jobs.Job]) -> list[jobs.Job]:
+    known = jobs.details(job.id for job in found if job.pending)
+    return [job._replace(details=known.get(job.id)) for job in found]
+
+
+def _past(user: str | None) -> dict[str, float]:
+    """Seconds invested by named pipelines in jobs that slurmctld has forgotten; nothing where accounting doesn't answer."""
+    from . import mark  # noqa: PLC0415
+
+    if user is None:
+        return {}
+    try:
+        records = jobs.history(user, HISTORY_DAYS)
+    except SlurmError:
+        return {}
+    sums: dict[str, float] = {}
+    for record in records:
+        given = mark.parse(record.comment)
+        if given is not None and given.pipeline and record.end:
+            key = f"{user}/{given.pipeline}"
+            sums[key] = sums.get(key, 0.0) + record.elapsed
+    return sums
+
+
+def _method(settings: Settings) -> str:
+    from .cli_nodes import trusted_uids  # noqa: PLC0415
+    from .snapshot import read_scores  # noqa: PLC0415
+
+    try:
+        return read_scores(settings["publish.path"], trusted_uids=trusted_uids()).method
+    except SnapshotError:
+        return str(settings["scoring.method"])
+
+
+def _show_pipeline(name: str, user: str, now: float, form: dict[str, Any]) -> None:
+    try:
+        past = jobs.history(user, HISTORY_DAYS)
+    except SlurmError as err:
+        click.echo(f"workhorse queue: finished stages are missing: {err}", err=True)
+        past = []
+    parts = queue.pipeline_parts(name, jobs.load(), past, user, now)
+    if not parts:
+        raise InputError(f"--pipeline {name}: {user} has no such pipeline; `workhorse queue` shows names and job ids")
+    _print(PART_COLUMNS, [_part_cells(p) for p in parts], [p._asdict() for p in parts], form)
+
+
+def _stage_cells(stage: Stage) -> list[str]:
+    return [
+        stage.job, stage.user, stage.name, stage.pipeline, str(stage.nodes), f"{stage.demand / 1024:.0f}", f"{stage.wait:.2f}",
+        f"{stage.completion:.3f}", f"{stage.urgency:.3g}", f"{stage.priority:.3g}", f"{stage.invested:.2f}", stage.reason,
+    ]  # fmt: skip
+
+
+def _part_cells(part: Part) -> list[str]:
+    turn = "next" if part.turn else f"after {part.after}" if part.after else ""
+    return [part.job, part.name, part.state, str(part.width), part.nodes, f"{part.hours:.2f}", f"{part.node_hours:.2f}", turn]
+
+
+def _print(titles: Sequence[str], cells: list[list[str]], data: list[dict[str, Any]], form: dict[str, Any]) -> None:
+    """Names come from users: control characters never reach a terminal, `|` and line breaks never a parsable line."""
+    if form["as_json"]:
+        click.echo(json.dumps(data, indent=1))
+        return
+    header = [] if form["noheader"] else [list(titles)]
+    if form["parsable"]:
+        for line in header + cells:
+            click.echo("|".join(_printable(cell).replace("|", "?") for cell in line))
+        return
+    lines = header + [[_printable(cell)[:40] for cell in line] for line in cells]
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(titles))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

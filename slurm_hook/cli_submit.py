@@ -1,0 +1,38 @@
+"""`workhorse submit`: the stages of a manifest as Slurm jobs chained by --dependency."""
+
+from __future__ import annotations
+
+import click
+
+from . import pipeline
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .pipeline import Stage
+
+
+@click.command()
+@click.argument("manifest", type=click.Path())
+@click.option("-n", "--dry-run", is_flag=True, help="check all, print the sbatch calls, submit nothing")
+@click.option("--sbatch", default="sbatch", show_default=True, help="the sbatch to call")
+@click.option("--parsable", is_flag=True, help="print stage|jobid only")
+def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool) -> None:
+    """Submit the stages of a pipeline manifest as jobs that wait for each other.
+
+    All stages are checked first: unknown names, cycles and missing scripts are refused before anything is submitted. If
+    sbatch refuses a later stage, those submitted before are cancelled.
+
+    Example: workhorse submit pipeline.toml --dry-run
+    """
+    checked = pipeline.read(manifest)
+    if dry_run:
+        for line in pipeline.plan_lines(checked):
+            click.echo(line)
+        return
+
+    def tell(stage: Stage, job: int, marked: bool) -> None:
+        after = f" after {', '.join(stage.after)}" if stage.after else ""
+        note = "" if marked else " (has a comment of its own, which stays: the pipeline's name isn't recorded)"
+        click.echo(f"{stage.name}|{job}" if parsable else f"{stage.name}: job {job}{after}{note}")
+
+    pipeline.submit(checked, tell, sbatch)

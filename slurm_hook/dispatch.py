@@ -1,0 +1,304 @@
+"""Dispatch, the decision of one pass: which excludes each waiting stage should have now. Pure, no clock, no Slurm.
+
+A stage that could start now may be confined to a drawn pool, for one pass; what didn't start by the next is widened
+again. All others keep the few excludes of mode avoid, brought up to date: a node that went down, a suspect that is
+none any more, or an exclude that a job can't spare drops out. Nothing but ExcNodeList is ever changed.
+"""
+
+from __future__ import annotations
+
+from . import decide, hostlist, jobs, mark, priority, waiting
+from .cluster import Node
+from .config import Settings
+from .decide import Case, Decision
+from .directives import Directives
+from .jobs import Job
+from .light import TYPE_CHECKING, Record
+from .mark import Mark
+from .request import Request
+from .snapshot import Live, Scores
+from .waiting import Tracked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+REST_PASSES = 10  # passes during which a stage that didn't start in its pool is not confined again
+WIDEN, STEER, CULPRIT, REFRESH, RELEASE = "widen", "steer", "culprit", "refresh", "release"
+_ORDER = {RELEASE: 0, WIDEN: 1, CULPRIT: 2, STEER: 3, REFRESH: 4}  # what comes first where the updates of a pass are limited
+_BROKEN = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "NOT_RESPONDING", "UNKNOWN"})
+
+
+class World(Record):
+    """Everything that one pass rests on. jobs: all that slurmctld knows, details filled in for those that wait; nodes:
+    live; live: what this pass publishes; period: seconds between passes; seed: gives a new seed at each call."""
+
+    jobs: Sequence[Job]
+    nodes: Mapping[str, Node]
+    scores: Scores
+    settings: Settings
+    live: Live
+    now: float
+    period: float
+    seed: Callable[[], int]
+    invested: Mapping[int, float] = {}
+
+
+class Update(Record):
+    """An ExcNodeList to set: the whole list, folded, and what brought it about."""
+
+    job: Job
+    excludes: str
+    why: str
+    tracked: Tracked
+    decision: Decision | None = None
+
+
+class Plan(Record):
+    """updates: in the order to apply; tracked: of all jobs of ours, as it stands before any update; left: updates that
+    didn't fit this pass."""
+
+    updates: tuple[Update, ...]
+    tracked: Mapping[int, Tracked]
+    left: int = 0
+
+
+def plan(world: World, known: Mapping[int, Tracked]) -> Plan:
+    """The updates of one pass, at most `dispatch.max_updates` of them."""
+    tracked = follow(world.jobs, known, world.nodes)
+    ours = [job for job in world.jobs if waiting.concerns(job) and not tracked[job.id].hands_off]
+    passing = _Pass(world, tracked)
+    updates = [update for job in in_order(world, ours) for update in passing.consider(job)]
+    updates.sort(key=lambda update: _ORDER[update.why])
+    most = world.settings["dispatch.max_updates"]
+    return Plan(tuple(updates[:most]), tracked, max(0, len(updates) - most))
+
+
+def follow(found: Iterable[Job], known: Mapping[int, Tracked], nodes: Mapping[str, Node]) -> dict[int, Tracked]:
+    """What is known of each job of ours now: new ones adopted, running ones remembered, failed nodes of requeued ones noted."""
+    tracked: dict[int, Tracked] = {}
+    for job in found:
+        before = known.get(job.id)
+        if waiting.concerns(job):
+            tracked[job.id] = _with_culprits(job, waiting.adopt(job, before), nodes)
+        elif before is not None and job.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"):
+            tracked[job.id] = before._replace(ran_on=job.node_list, confined=0.0)
+        elif before is not None and (job.pending or job.state in ("CONFIGURING", "REQUEUED", "NODE_FAIL", "FAILED")):
+            tracked[job.id] = before
+    return tracked
+
+
+def _with_culprits(job: Job, tracked: Tracked, nodes: Mapping[str, Node]) -> Tracked:
+    """A job that waits again after it ran: nodes of that attempt that are broken now ended it."""
+    if not tracked.ran_on:
+        return tracked
+    broken = [name for name in jobs.nodes_of(tracked.ran_on) if name in nodes and is_broken(nodes[name])]
+    culprits = {*jobs.nodes_of(tracked.culprits), *broken}
+    return tracked._replace(ran_on="", restarts=tracked.restarts + 1, culprits=hostlist.fold(culprits))
+
+
+def is_broken(node: Node) -> bool:
+    """Down, failing, draining or not answering: the state of a node that has just ended a job."""
+    return node.state in _BROKEN or bool(node.flags & _BROKEN)
+
+
+def in_order(world: World, ours: Sequence[Job]) -> list[Job]:
+    """Descending allocation priority (step 11 of the method)."""
+    tasks = [
+        priority.Waiting(
+            f"{job.id:012d}", waited(job, world.now), world.invested.get(job.id, 0.0), demand_of(job, world.settings)
+        )
+        for job in ours
+    ]
+    smoothing = 0.0 if world.scores.method == "published" else priority.SMOOTHING
+    return [ours[i] for i in priority.placing_order(tasks, smoothing)]
+
+
+def waited(job: Job, now: float) -> float:
+    """Seconds since the stage's dependencies were met; 0 while they aren't."""
+    if not job.eligible:
+        return 0.0
+    since = job.details.eligible if job.details is not None and job.details.eligible > 0 else job.submit
+    return max(0.0, now - since)
+
+
+def demand_of(job: Job, settings: Settings) -> float:
+    """Demand of the whole job in MiB of the capacity resource: its own word, else what it asks of Slurm."""
+    if job.mark is not None and job.mark.demand:
+        return job.mark.demand
+    asked = job.details or jobs.Details()
+    resource = settings["scoring.capacity_resource"]
+    if asked.gpus and resource in ("auto", "gpu_mem"):
+        return asked.gpus * float(settings["scoring.gpu_mem"].get("default", 0))
+    return asked.mem
+
+
+def request_of(job: Job, tracked: Tracked) -> Request:
+    """What decide needs of a job that is already submitted. Slurm has worked out its totals; they are spread evenly."""
+    node, found = jobs.per_node(job), job.mark or Mark()
+    fixed = node.nodes_max == job.nodes
+    return Request(
+        nodes_min=job.nodes, nodes_max=job.nodes if fixed else max(node.nodes_max, job.nodes + 1), ntasks_per_node=1,
+        cpus_per_task=max(1, node.cpus), mem_node=node.mem or None, gpus_per_node=node.gpus,
+        exclusive="exclusive" if job.sharing == "NO" else "", partition=job.partition, account=job.account, qos=job.qos,
+        constraint=job.features, exclude=(*jobs.nodes_of(tracked.user), *jobs.nodes_of(tracked.culprits)), minutes=job.minutes,
+        array=job.label if job.array else "", comment=_asking(found),
+    )  # fmt: skip
+
+
+def _asking(found: Mark) -> str:
+    """A mark that asks: decide leaves alone what is marked as decided."""
+    return mark.text(Mark(pipeline=found.pipeline, stage=found.stage, demand=found.demand, checkpoint=found.checkpoint))
+
+
+class _Pass:
+    """One pass over the waiting jobs: pools given in it are taken for those that follow."""
+
+    def __init__(self, world: World, tracked: dict[int, Tracked]) -> None:
+        self.world, self.tracked = world, tracked
+        self.pools: list[tuple[float, str]] = []
+        self.placed: set[int] = set()
+        self.heads = heads(world.jobs)
+        self.avoided: dict[tuple[object, ...], Decision] = {}
+
+    def consider(self, job: Job) -> list[Update]:
+        """The update of one job, if it needs one."""
+        tracked = self.tracked[job.id]
+        if tracked.confined:
+            if not overdue(job, tracked, self.world):
+                return []
+            rest = self.world.now + REST_PASSES * self.world.period
+            return self._update(job, tracked._replace(confined=0.0, rest=rest), self._avoid(job, tracked), WIDEN)
+        if self._may_confine(job, tracked):
+            drawn = self._steer(job, tracked)
+            if drawn is not None:
+                return self._update(job, tracked._replace(confined=self.world.now), drawn, STEER)
+        return self._update(job, tracked, self._avoid(job, tracked), CULPRIT if tracked.culprits else REFRESH)
+
+    def _may_confine(self, job: Job, tracked: Tracked) -> bool:
+        return (
+            self.world.settings["steer.mode"] == "steer"
+            and job.eligible
+            and not (job.array or job.het)
+            and job.details is not None
+            and 0 < job.details.eligible <= self.world.now
+            and job.details.nodes_max == job.nodes
+            and tracked.rest <= self.world.now
+            and not self._waits_behind(job)
+        )
+
+    def _waits_behind(self, job: Job) -> bool:
+        """A job of at least this priority waits for nodes of the partition and has no pool of its own."""
+        return any(
+            other.id != job.id and other.priority >= job.priority and other.id not in self.placed
+            for part in job.partition.split(",")
+            for other in self.heads.get(part, ())
+        )
+
+    def _steer(self, job: Job, tracked: Tracked) -> Decision | None:
+        decision = self._decide(job, tracked, "steer")
+        if decision.action != "steer":
+            return None
+        self.placed.add(job.id)
+        self.pools.append((self.world.now, hostlist.fold(decision.pool)))
+        return decision
+
+    def _avoid(self, job: Job, tracked: Tracked) -> Decision:
+        """Decisions of mode avoid are the same for jobs that ask for the same."""
+        key = (*request_of(job, tracked)._replace(comment="", account="", qos=""),)
+        if key not in self.avoided:
+            self.avoided[key] = self._decide(job, tracked, "avoid")
+        return self.avoided[key]
+
+    def _decide(self, job: Job, tracked: Tracked, mode: str) -> Decision:
+        world = self.world
+        pools = tuple(pool for pool in world.live.pools if pool[1] not in _own_pool(job, world)) + tuple(self.pools)
+        live = world.live._replace(queue_head={}, pools=pools)
+        case = Case(
+            requests=(request_of(job, tracked),), directives=Directives(), scores=world.scores, settings=world.settings,
+            nodes=world.nodes, live=live, now=world.now, seed=world.seed(), mode=mode,
+        )  # fmt: skip
+        return decide.decide(case)
+
+    def _update(self, job: Job, tracked: Tracked, decision: Decision, why: str) -> list[Update]:
+        """The update that brings the job's excludes to what was decided; none where they stand so already."""
+        user = frozenset(jobs.nodes_of(tracked.user))
+        ours = (frozenset(decision.excludes) | self._spared(job, tracked, decision)) - user
+        if user | ours == frozenset(jobs.nodes_of(job.excludes)):
+            self.tracked[job.id] = tracked
+            return []
+        new = tracked._replace(ours=hostlist.fold(ours), before=self.tracked[job.id].ours)
+        return [Update(job, hostlist.fold(user | ours), why, new, decision)]
+
+    def _spared(self, job: Job, tracked: Tracked, decision: Decision) -> frozenset[str]:
+        """Culprits of an earlier attempt, where the job can do without them."""
+        culprits = frozenset(jobs.nodes_of(tracked.culprits))
+        if not culprits:
+            return culprits
+        known = {*culprits, *decision.excludes, *jobs.nodes_of(tracked.user)}
+        parts = frozenset(job.partition.split(","))
+        left = sum(n.usable and name not in known and not parts.isdisjoint(n.partitions) for name, n in self.world.nodes.items())
+        return culprits if left >= max(1, job.nodes) else frozenset()
+
+
+def _own_pool(job: Job, world: World) -> tuple[str, ...]:
+    """The pool that this very job was given: no obstacle to itself."""
+    return (pool_of(job, world.nodes),) if job.excludes else ()
+
+
+def pool_of(job: Job, nodes: Mapping[str, Node]) -> str:
+    """The nodes of its partitions that a job may use, folded."""
+    parts, excluded = frozenset(job.partition.split(",")), frozenset(jobs.nodes_of(job.excludes))
+    return hostlist.fold(name for name, n in nodes.items() if name not in excluded and not parts.isdisjoint(n.partitions))
+
+
+def overdue(job: Job, tracked: Tracked, world: World) -> bool:
+    """A confined job had its chance: a pass has gone by, or half a period since it could start."""
+    if not job.eligible:
+        return True
+    return world.now - max(tracked.confined, _eligible_since(job)) >= min(world.period / 2, 30.0)
+
+
+def _eligible_since(job: Job) -> float:
+    return job.details.eligible if job.details is not None else 0.0
+
+
+def heads(found: Iterable[Job]) -> dict[str, list[Job]]:
+    """Jobs that wait for nodes, by partition; a job sent to several counts in each."""
+    queue: dict[str, list[Job]] = {}
+    for job in found:
+        if job.eligible:
+            for part in job.partition.split(","):
+                queue.setdefault(part, []).append(job)
+    return queue
+
+
+def queue_head(found: Iterable[Job]) -> dict[str, int]:
+    """Highest priority of a job that waits for nodes, by partition: what live.json says."""
+    return {part: max(job.priority for job in there) for part, there in heads(found).items()}
+
+
+def recent_pools(found: Iterable[Job], nodes: Mapping[str, Node], now: float, seconds: float) -> tuple[tuple[float, str], ...]:
+    """Pools of confined jobs that still wait, and of such as were submitted or started within the last seconds."""
+    pools = []
+    for job in found:
+        given = job.mark
+        if given is None or given.mode != "steer" or now - max(job.submit, job.start if not job.pending else 0.0) > seconds:
+            continue
+        folded = pool_of(job, nodes) if job.pending and job.excludes else job.node_list
+        if folded:
+            pools.append((max(job.submit, 1.0), folded))
+    return tuple(pools)
+
+
+def releases(found: Iterable[Job], known: Mapping[int, Tracked]) -> list[Update]:
+    """Updates that take all our excludes off waiting jobs, held ones and arrays too; the user's own stay."""
+    updates = []
+    for job in found:
+        given = job.mark
+        if not job.pending or given is None:
+            continue
+        tracked = waiting.adopt(job, known.get(job.id))
+        if tracked.ours and not tracked.hands_off:
+            clean = tracked._replace(ours="", before=tracked.ours, confined=0.0, culprits="")
+            updates.append(Update(job, tracked.user, RELEASE, clean))
+    return updates

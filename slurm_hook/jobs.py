@@ -1,0 +1,303 @@
+"""Jobs as slurmctld knows them now: one `squeue` call, read so that no job name or comment can pass for another row.
+
+Names and comments are free text with any byte in them, `|`, line breaks and Slurm's own words included. So every call
+makes up its own separators, which nobody can have put into a name before, and free text comes last.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+
+from . import commands, hostlist, mark
+from .errors import HostlistError, SlurmError
+from .light import Record
+
+# held, or not yet to be scheduled: not a stage that waits for nodes
+NOT_ELIGIBLE = frozenset({
+    "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "BeginTime", "BadConstraints",
+    "JobHoldMaxRequeue", "LaunchFailedRequeuedHeld", "SpecialExit", "JobArrayTaskLimit", "Cleaning",
+})  # fmt: skip
+_WHOLE = re.compile(r"\d+")
+_DEPENDENCY = re.compile(r"(after[a-z]*):(\d+)(?:_(\d+|\*))?(?:\+\d+)?(?:\((\w+)\))?")
+
+
+class Details(Record):
+    """What only the second form of squeue prints. eligible: epoch seconds, 0 not yet; restarts: times it was requeued;
+    nodes_max: 0 not given; cpus, mem (MiB), gpus: of the whole job."""
+
+    eligible: float = 0.0
+    restarts: int = 0
+    nodes_max: int = 0
+    cpus: int = 0
+    mem: float = 0.0
+    gpus: int = 0
+
+
+class Job(Record):
+    """A job, an array's waiting rest, or a het component. Times are epoch seconds (0 unknown), minutes None: no limit.
+
+    label: the id as users write it (`12_[3-9]`, `12+1`); excludes, req_nodes: expanded; node_list: folded, where it runs
+    or ran; dependency: what it still waits for, as Slurm prints it.
+    """
+
+    id: int
+    label: str
+    state: str
+    user: str
+    partition: str
+    qos: str
+    account: str
+    priority: int
+    nice: int
+    submit: float
+    start: float
+    end: float
+    minutes: float | None
+    nodes: int
+    req_nodes: str
+    excludes: str
+    node_list: str
+    dependency: str
+    reason: str
+    reservation: str
+    features: str
+    sharing: str
+    comment: str
+    name: str
+    details: Details | None = None
+
+    @property
+    def array(self) -> bool:
+        """An array's waiting rest or one of its tasks."""
+        return "_" in self.label
+
+    @property
+    def het(self) -> bool:
+        """A component of a heterogeneous job."""
+        return "+" in self.label
+
+    @property
+    def pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def held(self) -> bool:
+        """Held by its user or an admin, or set to priority 0 by Slurm itself."""
+        return self.pending and self.priority == 0
+
+    @property
+    def eligible(self) -> bool:
+        """Waits for nodes: pending, not held, its dependencies met, its begin time reached.
+
+        Slurm forgets the reason when a job is updated, so the dependencies themselves count too; a begin time then shows
+        only in the details.
+        """
+        return self.pending and self.priority > 0 and not self.dependency and self.reason not in NOT_ELIGIBLE
+
+    @property
+    def mark(self) -> mark.Mark | None:
+        return mark.parse(self.comment)
+
+
+# squeue's letter, field, converter; comment and name are free text and last
+_FIELDS = (
+    ("A", "id"), ("i", "label"), ("T", "state"), ("u", "user"), ("P", "partition"), ("q", "qos"), ("a", "account"),
+    ("Q", "priority"), ("y", "nice"), ("V", "submit"), ("S", "start"), ("e", "end"), ("l", "minutes"), ("D", "nodes"),
+    ("n", "req_nodes"), ("x", "excludes"), ("N", "node_list"), ("E", "dependency"), ("r", "reason"),
+    ("v", "reservation"), ("f", "features"), ("h", "sharing"), ("k", "comment"), ("j", "name"),
+)  # fmt: skip
+_DETAIL_FIELDS = ("JobID", "EligibleTime", "RestartCnt", "MaxNodes", "tres")
+_EMPTY = frozenset({"", "(null)", "N/A", "None", "n/a"})
+
+
+def load(user: str | None = None) -> list[Job]:
+    """All jobs that slurmctld still knows, finished ones of the last minutes too. Two RPCs (jobs, and squeue's partitions).
+
+    Raises SlurmError. What Slurm hides from the caller (PrivateData) is missing.
+    """
+    separator, end = _separators()
+    form = separator.join(f"%{letter}" for letter, _ in _FIELDS) + end
+    argv = ["squeue", "--local", "--all", "--noheader", "--noconvert", "--states=all", f"--format={form}"]
+    return parse(commands.run(argv + ([f"--user={user}"] if user else [])), separator, end)
+
+
+def details(ids: Iterable[int]) -> dict[int, Details]:
+    """Details of the jobs named, those that slurmctld no longer knows left out."""
+    names = ",".join(str(job) for job in ids)
+    if not names:
+        return {}
+    separator, end = _separators()
+    form = ",".join(f"{field}:{separator}" for field in _DETAIL_FIELDS[:-1]) + f",{_DETAIL_FIELDS[-1]}:{end}"
+    argv = ["squeue", "--local", "--all", "--noheader", "--noconvert", "--states=all", f"--jobs={names}", f"--Format={form}"]
+    code, out, err = commands.attempt(argv)
+    if code != 0 and "Invalid job id" not in err:
+        raise SlurmError(f"squeue failed (exit code {code}): {err.strip()[:400]}")
+    return parse_details(out, separator, end)
+
+
+def _separators() -> tuple[str, str]:
+    """A field and a row separator that no job can hold: made up for this call. Nothing that squeue's formats read."""
+    nonce = secrets.token_hex(8)
+    return f"\x1f{nonce}\x1f", f"\x1e{nonce}\x1e"
+
+
+def parse(text: str, separator: str, end: str) -> list[Job]:
+    """Jobs from squeue's output. Raises SlurmError for a row that doesn't have all fields."""
+    found = []
+    for row in text.split(end)[:-1]:
+        values = row.lstrip("\n").split(separator)
+        if len(values) != len(_FIELDS):
+            raise SlurmError(
+                f"squeue printed {len(values)} fields where {len(_FIELDS)} were asked; is it squeue of Slurm itself?"
+            )
+        found.append(_job({name: value for (_, name), value in zip(_FIELDS, values)}))
+    return found
+
+
+def _job(raw: dict[str, str]) -> Job:
+    text = {key: "" if value in _EMPTY and key not in ("name", "comment") else value for key, value in raw.items()}
+    if text["comment"] == "(null)":
+        text["comment"] = ""
+    return Job(
+        id=int(text["id"]), label=text["label"], state=text["state"].split()[0] if text["state"] else "", user=text["user"],
+        partition=text["partition"], qos=text["qos"], account=text["account"], priority=_number(text["priority"]),
+        nice=_signed(text["nice"]), submit=float(_number(text["submit"])), start=float(_number(text["start"])),
+        end=float(_number(text["end"])), minutes=parse_limit(text["minutes"]), nodes=_number(text["nodes"]),
+        req_nodes=text["req_nodes"], excludes=text["excludes"], node_list=text["node_list"], dependency=text["dependency"],
+        reason=text["reason"], reservation=text["reservation"], features=text["features"], sharing=text["sharing"],
+        comment=text["comment"], name=text["name"],
+    )  # fmt: skip
+
+
+def parse_details(text: str, separator: str, end: str) -> dict[int, Details]:
+    """Details by raw job id from squeue's output."""
+    found = {}
+    for row in text.split(end)[:-1]:
+        values = row.strip("\n").split(separator)
+        if len(values) == len(_DETAIL_FIELDS) and values[0].strip().isdigit():
+            job, eligible, restarts, most, tres = (value.strip() for value in values)
+            found[int(job)] = Details(float(_number(eligible)), _number(restarts), _number(most), *parse_tres(tres))
+    return found
+
+
+def parse_tres(text: str) -> tuple[int, float, int]:
+    """CPUs, memory (MiB) and GPUs of `cpu=2,mem=200G,node=2,gres/gpu=8`; typed GPUs count only where no total stands."""
+    cpus, mem, gpus, typed = 0, 0.0, 0, 0
+    for item in text.split(","):
+        key, _, value = item.partition("=")
+        if key == "cpu":
+            cpus = _number(value)
+        elif key == "mem":
+            mem = parse_mib(value)
+        elif key == "gres/gpu":
+            gpus = _number(value)
+        elif key.startswith("gres/gpu:"):
+            typed += _number(value)
+    return cpus, mem, gpus or typed
+
+
+def parse_mib(text: str) -> float:
+    """MiB of `200G`, `1.50T` or `2000M`; 0 for what isn't a size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", text)
+    if not match:
+        return 0.0
+    return float(match[1]) * {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}[match[2]]
+
+
+def parse_limit(text: str) -> float | None:
+    """Minutes of a time limit such as `1-02:03:04` or `5:00`; None where there is none."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if not match:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def _number(text: str) -> int:
+    match = _WHOLE.match(text)
+    return int(match[0]) if match else 0
+
+
+def _signed(text: str) -> int:
+    return -_number(text[1:]) if text.startswith("-") else _number(text)
+
+
+class Link(Record):
+    """One dependency: kind (`afterok`), the raw id it names, and its state as Slurm prints it (`unfulfilled`, `failed`)."""
+
+    kind: str
+    job: int
+    state: str = ""
+
+
+def links(dependency: str) -> list[Link]:
+    """Dependencies of squeue's `afterok:12(unfulfilled),afterany:13_4(failed)?…`; `singleton` names no job."""
+    return [Link(m[1], int(m[2]), m[4] or "") for m in _DEPENDENCY.finditer(dependency)]
+
+
+def nodes_of(folded: str) -> tuple[str, ...]:
+    """Names of a node list of Slurm's; () for none, and for a list that can't be read."""
+    if folded in _EMPTY:
+        return ()
+    try:
+        return tuple(hostlist.expand(folded))
+    except HostlistError:
+        return ()
+
+
+def run_seconds(job: Job, now: float) -> float:
+    """How long the job's present attempt ran; 0 for one that waits."""
+    if job.pending or job.start <= 0:
+        return 0.0
+    return max(0.0, (min(job.end, now) if job.end > 0 else now) - job.start)
+
+
+class PastJob(Record):
+    """A job as accounting has it: enough to show a pipeline's finished stages."""
+
+    id: int
+    state: str
+    elapsed: float
+    node_list: str
+    end: float
+    comment: str
+    name: str
+
+
+def history(user: str, days: float, now: float | None = None) -> list[PastJob]:
+    """One user's jobs of the last days from accounting, all attempts. Raises SlurmError."""
+    since = int((now if now is not None else time.time()) - days * 86400)
+    separator = f"\x1f{secrets.token_hex(8)}\x1f"
+    fields = "JobIDRaw,State,ElapsedRaw,NodeList,End,Comment,JobName"
+    argv = ["sacct", "-X", "-D", "-n", "-P", f"--user={user}", "-S", f"uts{since}", "-o", fields, f"--delimiter={separator}"]
+    return parse_history(commands.run(argv, timeout=120.0), separator)
+
+
+def parse_history(text: str, separator: str) -> list[PastJob]:
+    """Rows of sacct; names with line breaks are joined again, since a row begins with an id and the separator."""
+    rows: list[list[str]] = []
+    for line in text.split("\n"):
+        values = line.split(separator)
+        if len(values) >= 2 and values[0].isdigit() and (not rows or len(rows[-1]) >= 7):
+            rows.append(values)
+        elif rows:
+            rows[-1][-1] += "\n" + values[0]
+            rows[-1].extend(values[1:])
+    return [_past(row) for row in rows if len(row) == 7]
+
+
+def _past(row: Sequence[str]) -> PastJob:
+    job, state, elapsed, nodes, end, comment, name = row
+    word = state.split()[0] if state.split() else ""
+    listed = "" if nodes in _EMPTY or nodes == "None assigned" else nodes
+    return PastJob(int(job), word, float(_number(elapsed)), listed, float(_number(end)), comment, name.rstrip("\n"))
+
+
+def per_node(job: Job) -> Details:
+    """CPUs, memory and GPUs of one node of the job, rounded up; the job's details must be known."""
+    found, nodes = job.details or Details(), max(1, job.nodes)
+    return found._replace(cpus=math.ceil(found.cpus / nodes), mem=found.mem / nodes, gpus=math.ceil(found.gpus / nodes))

@@ -1,0 +1,340 @@
+"""Dispatch at work: reads Slurm, publishes live.json, applies what `dispatch.plan` says and looks again afterwards.
+
+A quiet pass costs two RPCs (squeue's); nodes and reservations are read when the queue has changed, and else at every
+second pass. One dispatcher works, a second one leaves (BusyError). The state is written before anything is changed, so
+that a pass killed at any moment leaves nothing behind that the next one doesn't understand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+from . import cluster, commands, dispatch, jobs, log, snapshot, waiting
+from .errors import BusyError, SlurmError, SnapshotError
+from .jobs import Job
+from .light import TYPE_CHECKING, Record
+from .snapshot import Live, Reservation, Scores
+from .waiting import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from .config import Settings
+    from .dispatch import Plan, Update
+
+STEERING = ("avoid", "steer")  # modes in which dispatch works
+DISABLE_FILE = "/etc/workhorse/disable"  # while it exists, dispatch steps aside as submissions do
+FACTS_AGE = 600.0  # seconds after which partitions and topology are read again
+POOL_AGE = 60.0  # seconds during which a pool given counts as taken
+_GONE = ("no longer pending", "already completing or completed", "Invalid job id", "already finished")
+
+
+class Report(Record):
+    """What a pass did. rpcs: Slurm commands run; problems: sentences for the admin."""
+
+    waiting: int = 0
+    applied: int = 0
+    started: int = 0
+    left: int = 0
+    full: bool = False
+    problems: tuple[str, ...] = ()
+
+
+@contextmanager
+def lock(state_path: str) -> Iterator[None]:
+    """Only one dispatcher on a state file at a time. Raises BusyError."""
+    path = state_path + ".lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as err:
+        raise SnapshotError(f"{path}: can't be opened ({err.strerror}); run dispatch as the service user") from err
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"another dispatcher holds {path}; one is enough") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def one_pass(settings: Settings, now: float | None = None) -> Report:
+    """One pass, under the lock. Raises BusyError, SlurmError, SnapshotError."""
+    with lock(settings["dispatch.state"]):
+        return _locked_pass(settings, time.time() if now is None else now)
+
+
+def _locked_pass(settings: Settings, now: float) -> Report:
+    path, problems = settings["dispatch.state"], []
+    try:
+        state = waiting.read_state(path)
+    except SnapshotError as err:
+        problems.append(str(err))
+        waiting.discard(path)
+        state = State()
+    if settings["steer.mode"] not in STEERING or os.path.exists(DISABLE_FILE):
+        return _switched_off(settings, state)._replace(problems=tuple(problems))
+    found, full = _read_jobs(state, settings, now)
+    facts = _facts(state.facts, full, now)
+    nodes = cluster.parse_nodes(commands.run(["scontrol", "-a", "-o", "show", "node"])) if full else {}
+    live = _live(found, facts, nodes, now)
+    snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
+    state = _remember(state, found, facts, full, now)
+    if not full:
+        waiting.write_state(path, state)
+        return Report(waiting=_count(found), problems=tuple(problems))
+    world = _world(settings, found, nodes, live, state)
+    plan = dispatch.plan(world, state.tracked)
+    report = _carry_out(settings, plan, state)
+    return report._replace(waiting=_count(found), full=True, problems=(*problems, *report.problems))
+
+
+def _count(found: Sequence[Job]) -> int:
+    return sum(waiting.concerns(job) for job in found)
+
+
+def _read_jobs(state: State, settings: Settings, now: float) -> tuple[list[Job], bool]:
+    """All jobs, details filled in for ours that wait, and whether there is news."""
+    found = jobs.load()
+    news = fingerprint(found) != state.fingerprint or now - state.last_full >= 1.9 * settings["dispatch.period"]
+    if not news:
+        return found, any(t.confined for t in state.tracked.values())
+    ids = [job.id for job in found if waiting.concerns(job)]
+    known = jobs.details(ids) if ids else {}
+    return [job._replace(details=known[job.id]) if job.id in known else job for job in found], True
+
+
+def fingerprint(found: Sequence[Job]) -> str:
+    """Changes whenever a job comes, goes, starts, or is changed in what matters here."""
+    digest = hashlib.sha256()
+    for job in sorted(found, key=lambda j: (j.id, j.label)):
+        matters = (job.id, job.label, job.state, job.submit, job.priority, job.excludes, job.req_nodes, job.reason)
+        digest.update(repr(matters).encode())
+    return digest.hexdigest()
+
+
+def _facts(old: Mapping[str, Any], full: bool, now: float) -> dict[str, Any]:
+    """Partitions, topology and reservations; read again at full passes, the first two only now and then."""
+    facts = dict(old)
+    if full or "reservations" not in facts:
+        facts["reservations"] = parse_reservations(commands.run(["scontrol", "-o", "show", "reservation"]))
+    if now - facts.get("read", 0.0) > FACTS_AGE:
+        facts["partitions"] = parse_partitions(commands.run(["scontrol", "-a", "-o", "show", "partition"]))
+        facts["topology"] = _topology()
+        facts["cluster"] = _cluster_name()
+        facts["read"] = now
+    return facts
+
+
+def _topology() -> str:
+    code, out, _ = commands.attempt(["scontrol", "show", "topology"])
+    return "block" if code == 0 and "BlockName=" in out else "tree" if code == 0 and "SwitchName=" in out else ""
+
+
+def _cluster_name() -> str:
+    for line in commands.run(["scontrol", "show", "config"]).split("\n"):
+        if line.startswith("ClusterName"):
+            return line.partition("=")[2].strip()
+    return ""
+
+
+def parse_partitions(text: str) -> dict[str, dict[str, Any]]:
+    """Partitions of `scontrol -o show partition` as live.json holds them."""
+    found = {}
+    for line in text.split("\n"):
+        if line.startswith("PartitionName="):
+            field = dict(word.partition("=")[::2] for word in line.split())
+            found[field["PartitionName"]] = {
+                "nodes": "" if field.get("Nodes", "(null)") == "(null)" else field["Nodes"],
+                "default": field.get("Default") == "YES",
+                "max_time": jobs.parse_limit(field.get("MaxTime", "")),
+                "state": field.get("State", ""),
+            }
+    return found
+
+
+def parse_reservations(text: str) -> list[dict[str, Any]]:
+    """Reservations of `scontrol -o show reservation` as live.json holds them; times must be epoch seconds."""
+    found = []
+    for line in text.split("\n"):
+        if not line.startswith("ReservationName="):
+            continue
+        field = dict(word.partition("=")[::2] for word in line.split())
+        start, end = field.get("StartTime", ""), field.get("EndTime", "")
+        found.append({
+            "name": field["ReservationName"], "nodes": list(jobs.nodes_of(field.get("Nodes", ""))),
+            "start": float(start) if start.isdigit() else 0.0, "end": float(end) if end.isdigit() else 4e9,
+        })  # fmt: skip
+    return found
+
+
+def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cluster.Node], now: float) -> Live:
+    pools = dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()
+    reservations = tuple(Reservation(r["name"], r["start"], r["end"], tuple(r["nodes"])) for r in facts["reservations"])
+    return Live(
+        cluster=facts["cluster"], created=now, reservations=reservations, partitions=facts["partitions"],
+        topology=facts["topology"], queue_head=dispatch.queue_head(found), pools=pools,
+    )  # fmt: skip
+
+
+def _remember(state: State, found: Sequence[Job], facts: Mapping[str, Any], full: bool, now: float) -> State:
+    group = waiting.groups(found, state.tracked)
+    invested, seen = waiting.invest(state, found, group, now)
+    return state._replace(
+        invested=invested, seen=seen, facts=facts, fingerprint=fingerprint(found), last_full=now if full else state.last_full
+    )
+
+
+def _world(
+    settings: Settings, found: Sequence[Job], nodes: Mapping[str, cluster.Node], live: Live, state: State
+) -> dispatch.World:
+    group = waiting.groups(found, state.tracked)
+    sums = {name: sum(parts.values()) for name, parts in state.invested.items()}
+    return dispatch.World(
+        jobs=found, nodes=nodes, scores=_scores(settings), settings=settings, live=live, now=live.created,
+        period=settings["dispatch.period"], seed=lambda: random.SystemRandom().getrandbits(48),
+        invested={job.id: sums.get(group[job.id], 0.0) for job in found},
+    )  # fmt: skip
+
+
+def _scores(settings: Settings) -> Scores:
+    """The published scores; scores of no age at all where there are none, so that nothing of ours stays on a job."""
+    try:
+        return snapshot.read_scores(settings["publish.path"], trusted_uids=(os.getuid(),))
+    except SnapshotError:
+        return Scores(id="", cluster="", created=0.0, as_of=0.0, method="attributed", settings={}, nodes={})
+
+
+def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
+    """Write down what is going to be done, do it, and look at the jobs again."""
+    tracked = dict(plan.tracked)
+    for update in plan.updates:
+        tracked[update.job.id] = update.tracked
+    path = settings["dispatch.state"]
+    waiting.write_state(path, state._replace(tracked=tracked))
+    outcome = [(update, set_excludes(update.job, update.excludes)) for update in plan.updates]
+    problems = [f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said]
+    for update, (done, _) in outcome:
+        if done and update.decision is not None:
+            log.send(
+                log.line(update.decision, by="dispatch", applied=True, match=update.why, partition=update.job.partition[:64])
+            )
+    if plan.updates:
+        problems += _look_again([update for update, (done, _) in outcome if done])
+        waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
+    done_count = sum(done for _, (done, _) in outcome)
+    started = sum(not done and not said for _, (done, said) in outcome)
+    return Report(applied=done_count, started=started, left=plan.left, problems=tuple(problems))
+
+
+def set_excludes(job: Job, excludes: str) -> tuple[bool, str]:
+    """Set ExcNodeList, and nothing else. (True, "") done; (False, "") it has started or ended; else what Slurm said.
+
+    Slurm refuses this on a running job, harmlessly; of an array it changes the tasks that still wait.
+    """
+    code, _, err = commands.attempt(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={excludes}"])
+    if code == 0:
+        return True, ""
+    if job.array and "No error" in err:
+        return True, ""
+    return (False, "") if any(word in err for word in _GONE) else (False, err.strip()[:200] or f"exit code {code}")
+
+
+def _look_again(updates: Sequence[Update]) -> list[str]:
+    """The state after our updates: a job that Slurm holds because of one gets its former excludes back."""
+    problems = []
+    now_found = {job.id: job for job in jobs.load()}
+    for update in updates:
+        job = now_found.get(update.job.id)
+        if job is None:
+            continue
+        if job.pending and job.priority == 0 and update.job.priority > 0 and job.reason == "BadConstraints":
+            set_excludes(job, update.tracked.user)
+            problems.append(f"job {job.id}: Slurm held it for its excludes {update.excludes}; they are taken off again")
+        if job.state == "RUNNING" and not job.array and job.nodes < update.job.nodes:
+            problems.append(f"job {job.id}: runs on {job.nodes} nodes and asked for {update.job.nodes}")
+    return problems
+
+
+def _switched_off(settings: Settings, state: State) -> Report:
+    """Switched off, by mode or by the disable file: what dispatch had excluded before is taken off, then nothing is done."""
+    if not any(tracked.ours for tracked in state.tracked.values()):
+        return Report()
+    return _release_all(settings, state)
+
+
+def release(settings: Settings) -> Report:
+    """Take all our excludes off waiting jobs; what `workhorse disable` and uninstall call. Waits for a running pass."""
+    path = settings["dispatch.state"]
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            with lock(path):
+                try:
+                    state = waiting.read_state(path)
+                except SnapshotError:
+                    state = State()
+                return _release_all(settings, state)
+        except BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _release_all(settings: Settings, state: State) -> Report:
+    """No limit on updates here: an admin who switches us off wants us gone."""
+    updates = dispatch.releases(jobs.load(), state.tracked)
+    outcome = [(update, set_excludes(update.job, update.excludes)) for update in updates]
+    problems = tuple(f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said)
+    if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):
+        waiting.write_state(settings["dispatch.state"], state._replace(tracked={}, fingerprint=""))
+    return Report(applied=sum(done for _, (done, _) in outcome), full=True, problems=problems)
+
+
+def watch(settings: Settings, tell: object = None) -> None:
+    """A pass each period until SIGTERM or SIGINT; then confined jobs are widened, since nobody will do it later.
+
+    Slurm not answering ends a pass, not the watch.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with lock(settings["dispatch.state"]):
+        while not stop.is_set():
+            begun = time.monotonic()
+            _watched_pass(settings, tell)
+            stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
+        widen_all(settings)
+
+
+def _watched_pass(settings: Settings, tell: object) -> None:
+    try:
+        report = _locked_pass(settings, time.time())
+    except (SlurmError, SnapshotError) as err:
+        print(f"workhorse dispatch: {err}", file=sys.stderr, flush=True)
+        return
+    if callable(tell):
+        tell(report)
+
+
+def widen_all(settings: Settings) -> None:
+    """Take confined jobs out of their pools, down to the user's own excludes: the last act of a dispatcher that ends."""
+    state = waiting.read_state(settings["dispatch.state"])
+    if not any(tracked.confined for tracked in state.tracked.values()):
+        return
+    tracked = dict(state.tracked)
+    for job in jobs.load():
+        known = tracked.get(job.id)
+        if known is not None and known.confined and job.pending:
+            set_excludes(job, known.user)
+            tracked[job.id] = known._replace(confined=0.0, ours="", before=known.ours)
+    waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))

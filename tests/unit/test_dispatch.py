@@ -1,0 +1,247 @@
+"""One pass of dispatch: who is confined, widened, refreshed or left alone; no Slurm needed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hook import dispatch, hostlist, mark
+from slurm_hook.config import Settings
+from slurm_hook.dispatch import CULPRIT, REFRESH, STEER, WIDEN
+from slurm_hook.jobs import Details, nodes_of
+from slurm_hook.mark import Mark
+from slurm_hook.snapshot import Reservation
+from slurm_hook.waiting import Tracked
+from tests.unit.jobs_made import NOW, job, nodes, scores, world
+
+
+def marked(**fields):
+    return mark.text(Mark(**fields))
+
+
+def plan(found, known=None, **changes):
+    return dispatch.plan(world(found, **changes), known or {})
+
+
+def pool(update, there):
+    return set(there) - set(nodes_of(update.excludes))
+
+
+def test_a_stage_that_can_start_now_is_confined_to_nodes_without_lemons():
+    there = nodes(8, n1="ALLOCATED", n2="DOWN")
+    (update,) = plan([job()], there=there, lemons={"n3"}).updates
+    assert update.why == STEER
+    drawn = pool(update, there)
+    assert len(drawn) == 2 and drawn <= {"n4", "n5", "n6", "n7", "n8"}
+    assert update.tracked.confined == NOW
+    assert set(nodes_of(update.tracked.ours)) == set(there) - drawn
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "Dependency"}, {"reason": "None", "dependency": "afterok:4(unfulfilled)"}, {"label": "1_[1-4]"},
+        {"label": "1+0"}, {"partition": "llm,other"}, {"details": None},
+        {"details": Details(eligible=0.0, nodes_max=2, cpus=8, gpus=16)},
+        {"details": Details(eligible=NOW + 60, nodes_max=2, cpus=8, gpus=16)},
+        {"details": Details(eligible=NOW - 60, nodes_max=4, cpus=8, gpus=16)},  # -N2-4 might get more than a pool has
+        {"nodes": 9},
+    ],
+)  # fmt: skip
+def test_who_is_never_confined(changes):
+    """Only avoid's few excludes, or none, for a stage that can't start now or whose pool we can't know."""
+    for update in plan([job(**changes)], lemons={"n3"}).updates:
+        assert update.why == REFRESH
+        assert set(nodes_of(update.excludes)) <= {"n3"}
+        assert update.tracked.confined == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"comment": "mine"}, {"comment": marked(mode="control")}, {"req_nodes": "n1"}, {"reservation": "r"}, {"priority": 0},
+        {"state": "RUNNING", "node_list": "n[1-2]"}, {"state": "COMPLETED"},
+    ],
+)  # fmt: skip
+def test_who_is_left_alone(changes):
+    assert plan([job(**changes)], lemons={"n3"}).updates == ()
+
+
+def test_what_did_not_start_by_the_next_pass_is_widened_and_rests():
+    there = nodes(8)
+    found = job()
+    (first,) = plan([found], there=there, lemons={"n3"}).updates
+    after = found._replace(excludes=first.excludes)
+    (second,) = plan([after], {1: first.tracked}, there=there, lemons={"n3"}, now=NOW + 60).updates
+    assert second.why == WIDEN and second.excludes == "n3"
+    assert second.tracked.confined == 0
+    third = plan([after._replace(excludes="n3")], {1: second.tracked}, there=there, lemons={"n3"}, now=NOW + 120)
+    assert third.updates == (), "a stage that didn't start in its pool must not be confined again at once"
+    later = NOW + 60 + dispatch.REST_PASSES * 60
+    (again,) = plan([after._replace(excludes="n3")], {1: second.tracked}, there=there, lemons={"n3"}, now=later).updates
+    assert again.why == STEER
+
+
+@pytest.mark.parametrize(("since", "widened"), [(600, True), (31, True), (5, False)])
+def test_a_pool_given_at_submission_counts_the_same(since, widened):
+    details = Details(eligible=NOW - since, nodes_max=2, cpus=8, gpus=16)
+    found = job(comment=marked(mode="steer", excludes="n1"), excludes="n[1-6]", submit=NOW - since, details=details)
+    updates = plan([found], lemons={"n7"}).updates
+    assert [u.why for u in updates] == ([WIDEN] if widened else [])
+    assert [u.excludes for u in updates] == (["n[1,7]"] if widened else []), "the user's own exclude stays"
+
+
+def test_a_second_pass_without_news_changes_nothing():
+    found = [job(i, nodes=9 if i == 3 else 2, reason="Priority", comment=marked(mode="avoid")) for i in range(1, 6)]
+    state, changed = {}, found
+    for step in range(2):
+        made = plan(changed, state, there=nodes(8, "ALLOCATED"), lemons={"n3"}, now=NOW + step)
+        by_id = {u.job.id: u for u in made.updates}
+        state = {**made.tracked, **{i: u.tracked for i, u in by_id.items()}}
+        changed = [j._replace(excludes=by_id[j.id].excludes) if j.id in by_id else j for j in changed]
+        assert len(by_id) == (4 if step == 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "nodes_asked", "excludes"),
+    [
+        (nodes(8, "ALLOCATED"), 2, "n3"),
+        (nodes(4, "ALLOCATED"), 4, ""),  # all nodes are needed
+        (nodes(4, "ALLOCATED", n1="DOWN"), 3, ""),  # since n1 went down the lemon is needed
+        (nodes(4, "ALLOCATED", n1="DOWN"), 2, "n3"),
+        (nodes(4, "ALLOCATED", n3="DOWN"), 2, ""),  # a down node needs no exclude
+    ],
+)
+def test_excludes_that_a_job_can_not_spare_drop_out(there, nodes_asked, excludes):
+    found = job(nodes=nodes_asked, excludes="n3", details=Details(NOW - 60, 0, nodes_asked, 8, 64000.0, 8))
+    made = plan([found], there=there, lemons={"n3"})
+    now_set = made.updates[0].excludes if made.updates else found.excludes
+    assert now_set == excludes
+
+
+def test_suspects_drop_out_when_their_hour_is_over():
+    there = nodes(8, "ALLOCATED")
+    suspect = {n: s._replace(suspect_until=NOW + 10) if n == "n5" else s for n, s in scores(there).nodes.items()}
+    made = scores(there)._replace(nodes=suspect)
+    (update,) = plan([job()], there=there, scores=made).updates
+    assert update.excludes == "n5"
+    (update,) = plan([job(excludes="n5")], {1: update.tracked}, there=there, scores=made, now=NOW + 11).updates
+    assert update.excludes == ""
+
+
+def test_without_usable_scores_nothing_of_ours_stays():
+    old = scores(nodes(), lemons={"n3"})._replace(created=0.0)
+    (update,) = plan([job(excludes="n3")], {1: Tracked(ours="n3")}, scores=old).updates
+    assert update.excludes == ""
+
+
+def test_a_node_that_killed_the_stage_is_excluded_after_slurm_requeued_it():
+    running = job(state="RUNNING", node_list="n[1-2]", start=NOW - 50)
+    known = plan([running], {1: Tracked()}).tracked
+    assert known[1].ran_on == "n[1-2]"
+    there = nodes(8, "ALLOCATED", n2="DOWN")
+    (update,) = plan([job()], known, there=there).updates
+    assert (update.why, update.excludes, update.tracked.restarts) == (CULPRIT, "n2", 1)
+    back = plan([job(excludes="n2")], {1: update.tracked}, there=nodes(8, "ALLOCATED"))
+    assert back.updates == (), "it stays excluded for this job when it answers again"
+    few = nodes(2, "ALLOCATED")
+    (dropped,) = plan([job(excludes="n2")], {1: update.tracked}, there=few).updates
+    assert dropped.excludes == "", "but never so that the job has too few nodes"
+
+
+def test_a_user_who_changed_the_excludes_is_left_alone():
+    known = {1: Tracked(user="", ours="n3", before="n3")}
+    made = plan([job(excludes="n4")], known, lemons={"n3"})
+    assert made.updates == () and made.tracked[1].hands_off
+
+
+@pytest.mark.parametrize(
+    ("other", "confined"),
+    [
+        (job(2, comment="", priority=99), True), (job(2, comment="", priority=100), False),
+        (job(2, comment="", priority=500), False),
+        (job(2, comment="", priority=500, partition="cpu"), True), (job(2, comment="", priority=500, partition="cpu,llm"), False),
+        (job(2, comment="", priority=500, reason="Dependency"), True), (job(2, comment="", priority=0), True),
+        (job(2, comment="", priority=500, state="RUNNING"), True),
+    ],
+)  # fmt: skip
+def test_nobody_is_confined_ahead_of_a_job_that_waits_for_nodes(other, confined):
+    whys = {u.job.id: u.why for u in plan([job(), other]).updates}
+    assert (whys.get(1) == STEER) is confined
+
+
+def test_a_maintenance_ahead_is_kept_free():
+    there = nodes(8)
+    ahead = (Reservation("maint", NOW + 1800, NOW + 7200, ("n1", "n2", "n3", "n4", "n5")),)
+    made = world([job()], there=there)
+    (update,) = dispatch.plan(made._replace(live=made.live._replace(reservations=ahead)), {}).updates
+    assert pool(update, there) <= {"n6", "n7", "n8"}
+
+
+def test_pools_of_one_pass_do_not_overlap():
+    there = nodes(8)
+    found = [job(i, priority=100 - i) for i in range(1, 6)]
+    made = plan(found, there=there)
+    pools = [pool(u, there) for u in made.updates if u.why == STEER]
+    assert len(pools) == 4 and len(set().union(*pools)) == 8
+
+
+def test_longer_waits_and_more_invested_go_first():
+    def waits(number, seconds):
+        return job(number, details=Details(NOW - seconds, 0, 2, 8, 64000.0, 16))
+
+    found = [waits(1, 100), waits(2, 1000), waits(3, 100), waits(4, 0)]
+    made = world(found, invested={3: 36000.0})
+    assert [j.id for j in dispatch.in_order(made, found)] == [3, 2, 1, 4]
+
+
+def test_at_most_so_many_updates_a_pass_and_widening_comes_first():
+    found = [job(i, reason="Priority") for i in range(1, 10)]
+    known = {9: Tracked(ours="n[1-6]", before="n[1-6]", confined=NOW - 600)}
+    found[8] = found[8]._replace(excludes="n[1-6]")
+    few = Settings({"steer.mode": "avoid", "dispatch.max_updates": 4})
+    made = plan(found, known, there=nodes(8, "ALLOCATED"), lemons={"n3"}, settings=few)
+    assert len(made.updates) == 4 and made.left == 5
+    assert (made.updates[0].job.id, made.updates[0].why) == (9, WIDEN)
+
+
+def test_release_takes_ours_and_leaves_the_users():
+    found = [
+        job(1, excludes="n[1,3]", comment=marked(mode="avoid", excludes="n1")), job(2, excludes="n2", comment="own"),
+        job(3, excludes="n[2-8]", priority=0, comment=marked(mode="steer")), job(4, excludes="n3", state="RUNNING"),
+        job(5, excludes="n4"), job(6), job(7, label="7_[1-3]", excludes="n3"),
+    ]  # fmt: skip
+    known = {5: Tracked(user="n4"), 7: Tracked(ours="n3")}
+    assert [(u.job.id, u.excludes) for u in dispatch.releases(found, known)] == [(1, "n1"), (3, ""), (7, "")]
+
+
+STATES = st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN", "IDLE", "IDLE"])
+NUMBERS = st.sets(st.integers(1, 6))
+FLAGS = st.sampled_from([(), (), (), ("DRAIN",), ("PLANNED",), ("RESERVED",), ("COMPLETING",), ("NOT_RESPONDING",)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(STATES, FLAGS), min_size=6, max_size=6),
+    st.sets(st.integers(1, 6)),
+    st.integers(1, 4),
+    st.sets(st.integers(1, 6)),
+)
+def test_no_stage_is_ever_left_without_nodes_that_it_had(kinds, lemons, asked, user):
+    """A confined stage can start in its pool now; any other can still run, if it could without us."""
+    there = {n.name: n for n in (_made(i, *kind) for i, kind in enumerate(kinds, 1))}
+    own = hostlist.fold(f"n{i}" for i in user)
+    found = job(
+        nodes=asked, excludes=own, comment=marked(mode="avoid", excludes=own), details=Details(NOW - 9, 0, asked, 8, 8.0, 8)
+    )
+    for update in plan([found], there=there, lemons={f"n{i}" for i in lemons}).updates:
+        left = pool(update, there)
+        assert left <= set(there) - {f"n{i}" for i in user}, "the user's excludes stay"
+        could = [n for n in there if n not in nodes_of(own) and there[n].usable]
+        if update.why == STEER:
+            assert len([n for n in left if there[n].open and there[n].idle]) >= asked
+        elif len(could) >= asked:
+            assert len([n for n in left if there[n].usable]) >= asked
+
+
+def _made(number, state, flags):
+    return nodes(number, **{f"n{number}": state})[f"n{number}"]._replace(flags=frozenset(flags))

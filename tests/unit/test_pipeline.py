@@ -1,0 +1,192 @@
+"""Manifests: what is wrong is told before anything is submitted; a failure in the middle takes back what was submitted."""
+
+import json
+import os
+import stat
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hook import cli, mark, pipeline
+from slurm_hook.errors import InputError, SlurmError
+
+GOOD = """
+name = "llama"
+options = ["--partition=llm"]
+[stage.evaluate]
+script = "eval.sh"
+after = { pretrain = "afterok", prepare = "afterany" }
+[stage.prepare]
+script = "prepare.sh"
+args = ["a b", "$(id)"]
+[stage.pretrain]
+script = "train.sh"
+options = ["--time=2-0"]
+after = ["prepare"]
+nodes = 4
+demand = "640G"
+checkpoint = "0:30:00"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("eval.sh", "prepare.sh", "train.sh"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def read(folder, text):
+    path = folder / "pipeline.toml"
+    path.write_text(text)
+    return pipeline.read(str(path))
+
+
+def test_stages_become_chained_sbatch_calls(folder):
+    got = read(folder, GOOD)
+    assert [s.name for s in got.stages] == ["prepare", "pretrain", "evaluate"]
+    calls = {s.name: pipeline.argv(got, s, {"prepare": 11, "pretrain": 12}) for s in got.stages}
+    assert calls["prepare"][-3:] == [str(folder / "prepare.sh"), "a b", "$(id)"]
+    assert calls["pretrain"][:-2] == [
+        "sbatch", "--parsable", "--job-name=pretrain", "--partition=llm", "--time=2-0", "--nodes=4", "--dependency=afterok:11",
+    ]  # fmt: skip
+    assert "--dependency=afterok:12,afterany:11" in calls["evaluate"]
+    asked = mark.parse(calls["pretrain"][-2].removeprefix("--comment="))
+    assert asked == mark.Mark(pipeline="llama", stage="pretrain", demand=655360.0, checkpoint=30.0)
+
+
+def test_json_says_the_same(folder):
+    import tomllib
+
+    (folder / "p.json").write_text(json.dumps(tomllib.loads(GOOD)))
+    assert pipeline.read(str(folder / "p.json"))._replace(folder="") == read(folder, GOOD)._replace(folder="")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["stage.NAME"]), ("stage = 3", ["stage.NAME"]), ("[stage]", ["stage.NAME"]),
+        ("name = 'x'\nfoo = 1", ["foo", "options"]),
+        ("name = 'a b'\n[stage.a]\nscript='eval.sh'", ["'a b'", "letters"]), ("[stage.a", ["not valid TOML"]),
+        ("[stage.a]\nscript='none.sh'", ["stage a", "no script", "none.sh"]), ("[stage.a]\n", ["stage a", "script is needed"]),
+        ("[stage.a]\nscript='.'", ["no script"]), ("[stage.'a;b']\nscript='eval.sh'", ["a;b", "letters"]),
+        ("[stage.a]\nscript='eval.sh'\nafter=['b']", ["stage a", "'b'", "no stage", "stages are a"]),
+        ("[stage.a]\nscript='eval.sh'\nafter=['a']", ["wait for each other", "a → a"]),
+        ("[stage.a]\nscript='eval.sh'\nafter=['b']\n[stage.b]\nscript='eval.sh'\nafter=['a']", ["wait for each other"]),
+        ("[stage.a]\nscript='eval.sh'\nafter={a='later'}", ["after", "afterok"]),
+        ("[stage.a]\nscript='eval.sh'\nafter=3", ["after"]),
+        ("[stage.a]\nscript='eval.sh'\nnodes=-1", ["nodes", "-1"]), ("[stage.a]\nscript='eval.sh'\nnodes='2'", ["nodes", "'2'"]),
+        ("[stage.a]\nscript='eval.sh'\nnodes=true", ["nodes", "True"]),
+        ("[stage.a]\nscript='eval.sh'\ndemand='lots'", ["demand", "640G"]),
+        ("[stage.a]\nscript='eval.sh'\ncheckpoint='-5'", ["checkpoint", "minutes"]),
+        ("[stage.a]\nscript='eval.sh'\noptions='-N1'", ["options", "list"]),
+        ("[stage.a]\nscript='eval.sh'\nargs=[[1]]", ["args", "list"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['--dependency=afterok:1']", ["--dependency", "after = [...]"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['-dafterok:1']", ["-d", "after = [...]"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['--wait']", ["--wait"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['--wrap=ls']", ["--wrap"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['-M','x']", ["-M"]),
+        ("[stage.a]\nscript='eval.sh'\noptions=['-N1',':','-N2']", ["hetjob"]),
+        ("[stage.a]\nscript='eval.sh'\nscrpt='x'", ["stage a", "'scrpt'", "script, args"]),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_anything_is_submitted(folder, text, words):
+    with pytest.raises(InputError) as caught:
+        read(folder, text)
+    assert all(word in str(caught.value) for word in ["pipeline.toml", *words]), str(caught.value)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+            lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x),
+            max_leaves=8,
+        ),
+    )
+)
+def test_any_table_is_checked_without_another_error(tables):
+    for data in (tables, {"stage": tables}, {"stage": {"a": tables}}):
+        with pytest.raises(InputError):
+            pipeline.check(data)
+
+
+FAKE = """#!/usr/bin/env python3
+import json, os, sys
+log = os.path.join(os.path.dirname(sys.argv[0]), "calls")
+with open(log, "a") as file:
+    file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
+count = sum(1 for line in open(log) if line.startswith('["sbatch"'))
+if os.path.basename(sys.argv[0]) == "sbatch":
+    if count >= int(os.environ.get("FAIL_AT", "99")):
+        sys.exit("sbatch: error: Batch job submission failed: Invalid partition name specified")
+    print("Welcome to cluster 7!")
+    print(f"{100 + count};sandbox" if count % 2 else str(100 + count))
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """sbatch and scancel that write down how they were called; sbatch prints a banner as site wrappers do."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name in ("sbatch", "scancel"):
+        (bin_folder / name).write_text(FAKE)
+        (bin_folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    return lambda: (
+        [json.loads(line) for line in (bin_folder / "calls").read_text().splitlines()] if (bin_folder / "calls").exists() else []
+    )
+
+
+def test_submission_chains_the_ids(folder, slurm):
+    told = []
+    ids = pipeline.submit(read(folder, GOOD), lambda stage, job, marked: told.append((stage.name, job, marked)))
+    assert ids == {"prepare": 101, "pretrain": 102, "evaluate": 103}
+    assert told == [("prepare", 101, True), ("pretrain", 102, True), ("evaluate", 103, True)]
+    assert "--dependency=afterok:102,afterany:101" in slurm()[2]
+
+
+@pytest.mark.parametrize(("fail_at", "cancelled"), [(1, None), (2, ["101"]), (3, ["101", "102"])])
+def test_a_later_failure_cancels_what_was_submitted(folder, slurm, monkeypatch, fail_at, cancelled):
+    monkeypatch.setenv("FAIL_AT", str(fail_at))
+    with pytest.raises(SlurmError, match="Invalid partition") as caught:
+        pipeline.submit(read(folder, GOOD), lambda *_: None)
+    calls = slurm()
+    assert len([c for c in calls if c[0] == "sbatch"]) == fail_at
+    assert [c[1:] for c in calls if c[0] == "scancel"] == ([cancelled] if cancelled else [])
+    assert ("cancelled what had been submitted: prepare (101)" in str(caught.value)) is (cancelled is not None)
+    assert ("nothing was submitted" in str(caught.value)) is (cancelled is None)
+
+
+def test_jobs_that_can_not_be_cancelled_are_named(folder, slurm, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAIL_AT", "2")
+    (tmp_path / "bin/scancel").write_text("#!/bin/sh\necho no >&2; exit 1\n")
+    with pytest.raises(SlurmError, match=r"could not be cancelled \(no\): prepare \(101\)"):
+        pipeline.submit(read(folder, GOOD), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("script", "marked"),
+    [
+        ("#!/bin/sh\n#SBATCH --comment=mine\n", False), ("#!/bin/sh\n#SBATCH --com=mine\n", False),
+        ("#!/bin/sh\ntrue\n#SBATCH --comment=late\n", True), ("#!/bin/sh\n# SBATCH --comment=x\n", True),
+    ],
+)  # fmt: skip
+def test_a_comment_of_the_users_own_stays(folder, slurm, script, marked):
+    (folder / "prepare.sh").write_text(script)
+    pipeline.submit(read(folder, GOOD), lambda *_: None)
+    assert any(word.startswith("--comment=wh=1") for word in slurm()[0]) is marked
+
+
+def test_command_line(folder, slurm):
+    (folder / "pipeline.toml").write_text(GOOD)
+    runner = CliRunner()
+    done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--dry-run"])
+    assert done.exit_code == 0 and slurm() == []
+    assert "--dependency=afterok:<pretrain>,afterany:<prepare>" in done.output and "'$(id)'" in done.output
+    done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--parsable"])
+    assert done.output == "prepare|101\npretrain|102\nevaluate|103\n"

@@ -1,0 +1,91 @@
+"""`workhorse queue`: order, whose jobs are shown, and hostile names on a terminal."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_hook import cli, cli_queue, jobs, mark, queue
+from slurm_hook.config import Settings
+from slurm_hook.jobs import Details, PastJob
+from slurm_hook.mark import Mark
+from tests.unit.jobs_made import NOW, job
+
+NAMED = mark.text(Mark(mode="avoid", pipeline="llama", stage="train"))
+
+
+def stages(found, **changes):
+    return queue.waiting_stages(found, Settings(), NOW, **{"method": "attributed", **changes})
+
+
+def test_order_and_numbers_follow_the_method():
+    found = [
+        job(1, state="COMPLETED", start=NOW - 7200, end=NOW - 3600, comment=NAMED, node_list="n[1-2]"),
+        job(2, comment=NAMED, details=Details(NOW - 1800, 0, 2, 8, 1024.0, 16)),
+        job(3, comment="", details=Details(NOW - 3600, 0, 2, 8, 1024.0, 16)),
+        job(4, comment="", dependency="afterok:3(unfulfilled)", details=Details(0.0, 0, 2, 8, 1024.0, 0)),
+        job(5, state="RUNNING"), job(6, priority=0),
+    ]  # fmt: skip
+    shown = stages(found).stages
+    assert [s.job for s in shown] == ["2", "3", "4"]
+    first, second, third = shown
+    assert first.wait == pytest.approx(0.5) and first.invested == pytest.approx(1.0)
+    assert first.completion == pytest.approx((3600 + 60) / (3600 + 3 * 60))
+    assert first.urgency == pytest.approx(first.wait * first.completion)
+    assert first.demand == 16 * 81920 and third.demand == 1024.0
+    assert (first.name, first.pipeline, second.pipeline, third.pipeline) == ("train", "llama", "#3", "#3")
+    assert third.priority == 0 and third.reason == "Resources"
+
+
+def test_what_slurm_has_forgotten_counts_when_accounting_knows_it():
+    found = [job(2, comment=NAMED), job(3, comment="")]
+    assert [s.job for s in stages(found).stages] == ["2", "3"]
+    assert stages(found, past={"alice/llama": 7200.0}).stages[0].invested == pytest.approx(2.0)
+
+
+def test_others_are_counts_only():
+    found = [job(1), job(2, user="bob", name="secret"), job(3, user="carol")]
+    shown = stages(found, user="alice")
+    assert [s.job for s in shown.stages] == ["1"] and shown.others == 2
+
+
+def test_a_pipeline_with_its_finished_stages():
+    found = [
+        job(12, comment=NAMED, state="RUNNING", start=NOW - 1800, node_list="n[1-2]"),
+        job(13, comment="", name="eval", dependency="afterok:12(unfulfilled)"), job(20), job(21, user="bob", comment=NAMED),
+    ]  # fmt: skip
+    prepared = mark.text(Mark(mode="avoid", pipeline="llama", stage="prepare"))
+    past = [
+        PastJob(11, "NODE_FAIL", 3600.0, "n3", NOW - 9000, prepared, "p"),
+        PastJob(11, "COMPLETED", 1800.0, "n4", NOW - 2000, prepared, "p"),
+        PastJob(12, "RUNNING", 1800.0, "n[1-2]", 0.0, NAMED, "t"), PastJob(7, "COMPLETED", 5.0, "n1", NOW, "", "else"),
+    ]  # fmt: skip
+    first, second, third = queue.pipeline_parts("llama", found, past, "alice", NOW)
+    assert (first.job, first.name, first.state, first.nodes) == ("11", "prepare", "COMPLETED", "n4")
+    assert (first.hours, first.node_hours) == (pytest.approx(1.5), pytest.approx(1.5))
+    assert (second.state, second.hours, second.node_hours) == ("RUNNING", pytest.approx(0.5), pytest.approx(1.0))
+    assert (third.name, third.state, third.after, third.turn) == ("eval", "PENDING", "12", False)
+    assert [p.job for p in queue.pipeline_parts("#13", found, [], "alice", NOW)] == ["12", "13"]
+    assert queue.pipeline_parts("llama", found, [], "carol", NOW) == ()
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    found = [job(1, name="\x1b[2Jev|il\nname"), job(2, user="bob", name="bobs")]
+    monkeypatch.setattr(jobs, "load", lambda: found)
+    monkeypatch.setattr(jobs, "details", lambda ids: {i: found[0].details for i in ids})
+    monkeypatch.setattr(jobs, "history", lambda *_: [])
+    monkeypatch.setattr(cli_queue.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(cli_queue.getpass, "getuser", lambda: "alice")
+
+
+def test_command_line(slurm):
+    run = CliRunner().invoke
+    done = run(cli.workhorse, ["queue"])
+    assert done.exit_code == 0 and "\x1b" not in done.output and "bobs" not in done.output and "and 1 of others" in done.output
+    lines = run(cli.workhorse, ["queue", "-P", "--noheader"]).output.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("1|alice|?[2Jev?il?name|")
+    assert json.loads(run(cli.workhorse, ["queue", "--json"]).output)[0]["name"] == "\x1b[2Jev|il\nname"
+    assert "only root" in str(run(cli.workhorse, ["queue", "-u", "bob"]).exception)
+    assert "no such pipeline" in str(run(cli.workhorse, ["queue", "--pipeline", "zzz"]).exception)
+    assert "next" in run(cli.workhorse, ["queue", "--pipeline", "1"]).output

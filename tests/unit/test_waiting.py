@@ -1,0 +1,120 @@
+"""Whose excludes are whose: the mark tells it of a new job, our memory of a known one, and the user's word wins."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_hook import hostlist, mark, waiting
+from slurm_hook.errors import SnapshotError
+from slurm_hook.mark import Mark
+from slurm_hook.waiting import State, Tracked
+from tests.unit.jobs_made import NOW, job
+
+
+def marked(**fields):
+    return mark.text(Mark(**fields))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ours"),
+    [
+        ({}, True), ({"comment": "mine"}, False), ({"comment": ""}, False), ({"comment": marked(mode="control")}, False),
+        ({"comment": marked(stage="a")}, True), ({"req_nodes": "n1"}, False), ({"reservation": "r"}, False),
+        ({"priority": 0}, False), ({"state": "RUNNING"}, False), ({"dependency": "afterok:3"}, True),
+        ({"label": "1_[2-3]"}, True),
+    ],
+)  # fmt: skip
+def test_which_jobs_dispatch_may_touch(changes, ours):
+    assert waiting.concerns(job(**changes)) is ours
+
+
+@pytest.mark.parametrize(
+    ("comment", "excludes", "user", "ours", "confined", "hands_off"),
+    [
+        (marked(mode="avoid"), "n7", "", "n7", 0.0, False),
+        (marked(mode="avoid", excludes="n1"), "n[1,7]", "n1", "n7", 0.0, False),
+        (marked(mode="steer", excludes="n1"), "n[1,3-8]", "n1", "n[3-8]", NOW - 600, False),
+        (marked(mode="steer"), "", "", "", 0.0, False),
+        (marked(stage="a"), "n2", "n2", "", 0.0, False),  # nobody has decided: all are the user's
+        (marked(mode="avoid", excludes="n1"), "n7", "n7", "", 0.0, True),  # the user took n1 off again
+    ],
+)
+def test_first_sight(comment, excludes, user, ours, confined, hands_off):
+    got = waiting.adopt(job(comment=comment, excludes=excludes), None)
+    assert (got.user, got.ours, got.confined, got.hands_off) == (user, ours, confined, hands_off)
+
+
+@pytest.mark.parametrize(
+    ("excludes", "user", "ours", "hands_off"),
+    [
+        ("n[1,7]", "n1", "n7", False),  # as we set it
+        ("n[1,6]", "n1", "n6", False),  # our last update never arrived
+        ("n1", "n1", "", True),  # the user cleared ours
+        ("n9", "n9", "", True), ("n[1,7,9]", "n[1,7,9]", "", True), ("", "", "", True),
+    ],
+)  # fmt: skip
+def test_known_jobs(excludes, user, ours, hands_off):
+    known = Tracked(user="n1", ours="n7", before="n6", culprits="n3")
+    got = waiting.adopt(job(excludes=excludes), known)
+    assert (got.user, got.ours, got.hands_off, got.culprits) == (user, ours, hands_off, "n3")
+    if hands_off:  # for good: what the user sets later is the user's too
+        again = waiting.adopt(job(excludes="n5"), got)
+        assert (again.user, again.ours, again.hands_off) == ("n5", "", True)
+
+
+NAMES = st.sets(st.sampled_from([f"n{i}" for i in range(1, 9)]))
+
+
+@given(NAMES, NAMES)
+def test_ours_and_the_users_add_up(user, ours):
+    """What a wrapper of ours did is taken apart again, whatever it excluded."""
+    given_job = job(comment=marked(mode="steer", excludes=hostlist.fold(user)), excludes=hostlist.fold(user | ours))
+    got = waiting.adopt(given_job, None)
+    assert not got.hands_off
+    assert set(hostlist.expand(got.user)) == user
+    assert set(hostlist.expand(got.ours)) == ours - user
+    assert waiting.excludes_of(got) == user | ours
+
+
+def test_state_survives_and_is_private(tmp_path):
+    path = tmp_path / "dispatch.json"
+    assert waiting.read_state(str(path)) == State()
+    state = State(tracked={7: Tracked(user="n1", confined=5.0)}, invested={"a/b": {"7@1": 2.0}}, seen={"a/b": NOW}, last_full=3.0)
+    waiting.write_state(str(path), state)
+    assert waiting.read_state(str(path)) == state
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "tracked": {"x": {}}}', '{"format": 1, "tracked": 3}']
+)
+def test_a_damaged_state_is_told_and_set_aside(tmp_path, content):
+    path = tmp_path / "dispatch.json"
+    path.write_text(content)
+    with pytest.raises(SnapshotError, match="starts a new one"):
+        waiting.read_state(str(path))
+    waiting.discard(str(path))
+    assert waiting.read_state(str(path)) == State()
+    assert (tmp_path / "dispatch.json.damaged").read_text() == content
+
+
+def test_pipelines_by_mark_and_by_dependency():
+    found = [
+        job(1, comment=marked(pipeline="llama")), job(2, comment="", dependency="afterok:1(unfulfilled)"),
+        job(3, comment="own", dependency="afterany:2(unfulfilled)"), job(5, comment="", user="bob", dependency="afterok:1"),
+        job(8, comment="", dependency="afterok:9(unfulfilled)"), job(9, comment=""), job(12, comment=marked(pipeline="llama")),
+    ]  # fmt: skip
+    assert waiting.groups(found, {}) == {
+        1: "alice/llama", 2: "alice/llama", 3: "alice/llama", 5: "bob#5", 8: "alice#8", 9: "alice#8", 12: "alice/llama",
+    }  # fmt: skip
+
+
+def test_invested_time_adds_up_over_attempts_and_is_forgotten_in_the_end():
+    runs = job(1, state="RUNNING", start=NOW - 100, comment=marked(pipeline="x"))
+    state = State()
+    for start, now in ((NOW - 100, NOW), (NOW - 100, NOW + 50), (NOW + 60, NOW + 90)):  # requeued in between
+        found = [runs._replace(start=start)]
+        invested, seen = waiting.invest(state, found, waiting.groups(found, {}), now)
+        state = State(invested=invested, seen=seen)
+    assert sum(state.invested["alice/x"].values()) == 150 + 30
+    assert waiting.invest(state, [], {}, NOW + 3 * 86400) == ({}, {})
