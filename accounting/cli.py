@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_hook.errors import UsageError
+from slurm_hook.errors import UsageError, WorkhorseError
 
 from . import collect as collecting
 from . import dump, nodes, times
@@ -46,8 +46,23 @@ def collect(ctx: click.Context, **options: Any) -> None:
         run = _from_dump if options["dump_path"] else _from_slurm
         store, counts = run(ctx.obj, db, path, options)
     click.echo(closing_line(store, counts))
+    write_metrics(ctx.obj)
     if counts.rejected:
         ctx.exit(3)
+
+
+def write_metrics(settings: Any) -> None:
+    """Metrics where [publish] metrics says. What was collected or scored is done all the same when that fails."""
+    if not settings.publish.metrics:
+        return
+    from slurm_hook.cli_nodes import trusted_uids  # noqa: PLC0415 - most sites that only try have no use for it
+
+    from . import metrics  # noqa: PLC0415
+
+    try:
+        metrics.write(metrics.gather(settings, uids=trusted_uids()), settings.publish.metrics)
+    except WorkhorseError as err:
+        click.echo(f"workhorse: {err}", err=True)
 
 
 def closing_line(store: Store, counts: Counts) -> str:

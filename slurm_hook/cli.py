@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "collect": "accounting.cli:collect",
     "dispatch": "slurm_hook.cli_dispatch:dispatch",
     "doctor": "accounting.cli_doctor:doctor",
+    "metrics": "accounting.cli_metrics:metrics",
     "nodes": "slurm_hook.cli_nodes:nodes",
     "queue": "slurm_hook.cli_queue:show",
     "refresh": "accounting.cli_scores:refresh",

@@ -72,6 +72,7 @@ SETTINGS: tuple[Setting, ...] = (
             "classes of drain and down reasons: the first whose regular expression is found, upper case or not"),
     Setting("publish", "path", str, "/var/lib/workhorse/public", "folder of scores.json and live.json", hook=True),
     Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0),
+    Setting("publish", "metrics", str, "", "folder of node_exporter's textfile collector (empty: no metrics)"),
     Setting("steer", "mode", str, "observe", "what is done with jobs that match",
             ("off", "observe", "avoid", "steer"), hook=True),
     Setting("steer", "form", str, "exclude", "how drawn nodes are written: excludes, or an exact node list",

@@ -1,0 +1,153 @@
+"""Metrics for node_exporter's textfile collector: node scores, counts, time stamps, decisions of the last day.
+
+Names follow Prometheus' conventions: base units (seconds, bytes, ratio) as suffix, time stamps instead of ages (an age is
+`time() - …_timestamp_seconds`, so it also grows when nothing writes the file any more). Node data only, no user data.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from slurm_hook import __version__
+from slurm_hook.config import Settings
+from slurm_hook.errors import SnapshotError, WorkhorseError
+from slurm_hook.snapshot import Live, Scores, read_live, read_scores
+
+from . import decisions
+
+FILE_NAME = "workhorse.prom"
+DAY = 86400
+ROUTES = ("wrapper", "cli_filter", "job_submit", "dispatch")
+ACTIONS = ("pass", "observe", "avoid", "steer", "fail_open")
+
+
+class Metrics:
+    """The registry with all metrics; `fill_*` sets what is known."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        g = self._gauge
+        self.build = g("build_info", "Version that wrote this file", "version")
+        self.mode = g("mode_info", "Mode that submissions act in", "mode")
+        self.relative = g("node_capability_ratio", "Capability over the cluster's median; 1 is typical", "cluster", "node")
+        self.mtbf = g("node_mtbf_seconds", "Heavy work per node-caused failure", "cluster", "node")
+        self.hazard = g("node_hazard_per_second", "Node-caused failures per second of heavy work", "cluster", "node")
+        self.tasks = g("node_tasks", "Tasks of the scored stretch of history", "cluster", "node")
+        self.lemon = g("node_lemon", "1 where the node is almost surely far worse than the others", "cluster", "node")
+        self.suspect = g("node_suspect", "1 while the node is excluded for a series of early failures", "cluster", "node")
+        self.nodes = g("nodes", "Nodes by what is known of them", "cluster", "state")
+        self.scores_at = g("scores_timestamp_seconds", "When the published scores were made", "cluster")
+        self.live_at = g("live_timestamp_seconds", "When dispatch last made a pass", "cluster")
+        self.collect_at = g("collect_timestamp_seconds", "Accounting is read up to here", "cluster")
+        self.attempts = g("history_attempts", "Job attempts in the history", "cluster")
+        self.rejects = g("history_rejects", "Rows of accounting that could not be understood", "cluster")
+        self.size = g("history_size_bytes", "Size of the history on disk")
+        self.decisions = g("decisions_last_day", "Decisions logged in the last 24 hours", "route", "action")
+        self.fail_opens = g("fail_opens_last_day", "Submissions of the last 24 hours that our part failed and let pass")
+        self.written_at = g("metrics_timestamp_seconds", "When this file was written")
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"workhorse_{name}", text, labels, registry=self.registry)
+
+    def text(self) -> str:
+        """The exposition format."""
+        return generate_latest(self.registry).decode()
+
+    def fill_scores(self, scores: Scores, now: float) -> None:
+        """What is known of the nodes."""
+        states: Counter[str] = Counter({"scored": 0, "unscored": 0, "lemon": 0, "suspect": 0})
+        for name, node in scores.nodes.items():
+            labels = (scores.cluster, name)
+            states["scored" if node.capability is not None else "unscored"] += 1
+            for gauge, value in ((self.relative, node.relative), (self.mtbf, _seconds(node.reliability)),
+                                 (self.hazard, node.hazard and node.hazard / 3600), (self.tasks, node.tasks)):  # fmt: skip
+                if value is not None:
+                    gauge.labels(*labels).set(value)
+            suspect = node.suspect_until > now
+            for gauge, state, holds in ((self.lemon, "lemon", node.lemon), (self.suspect, "suspect", suspect)):
+                gauge.labels(*labels).set(holds)
+                states[state] += holds
+        for state, count in states.items():
+            self.nodes.labels(scores.cluster, state).set(count)
+        self.scores_at.labels(scores.cluster).set(scores.created)
+
+    def fill_live(self, live: Live) -> None:
+        """When dispatch was last alive."""
+        self.live_at.labels(live.cluster).set(live.created)
+
+    def fill_history(self, db: sqlite3.Connection, path: str) -> None:
+        """How far and how much is collected."""
+        sql = (
+            "SELECT c.name, c.high_water, (SELECT count(*) FROM attempts WHERE cluster_id = c.id),"
+            " (SELECT count(*) FROM rejects WHERE cluster_id = c.id) FROM clusters c"
+        )
+        for cluster, mark, attempts, rejects in db.execute(sql):
+            if mark is not None:
+                self.collect_at.labels(cluster).set(mark)
+            self.attempts.labels(cluster).set(attempts)
+            self.rejects.labels(cluster).set(rejects)
+        self.size.set(sum(os.path.getsize(path + end) for end in ("", "-wal") if os.path.exists(path + end)))
+
+    def fill_decisions(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Decisions by route and action. Whatever else a line says becomes `other`: anyone can write to syslog."""
+        found = Counter(decision_key(line) for line in lines)
+        for (route, action), count in found.items():
+            self.decisions.labels(route, action).set(count)
+        self.fail_opens.set(sum(count for (_, action), count in found.items() if action == "fail_open"))
+
+
+def decision_key(line: Mapping[str, Any]) -> tuple[str, str]:
+    """Route and action of a logged decision, each one of a closed list."""
+    route, action = line.get("by", "wrapper"), line.get("action", "pass")
+    return (route if route in ROUTES else "other", action if action in ACTIONS else "other")
+
+
+def _seconds(hours: float | None) -> float | None:
+    return None if hours is None else hours * 3600
+
+
+def gather(settings: Settings, *, uids: Iterable[int], now: float | None = None) -> Metrics:
+    """Metrics of everything that is there. What isn't (no scores yet, no history on a login node) is simply missing:
+    the alert rules tell of it."""
+    now = time.time() if now is None else now
+    metrics = Metrics()
+    metrics.build.labels(__version__).set(1)
+    metrics.mode.labels(settings.steer.mode).set(1)
+    metrics.written_at.set(now)
+    try:
+        metrics.fill_scores(read_scores(settings.publish.path, trusted_uids=uids), now)
+        metrics.fill_live(read_live(settings.publish.path, trusted_uids=uids))
+    except SnapshotError:
+        pass  # told by the missing time stamp
+    path = settings.history.path
+    if os.access(path, os.R_OK):
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        try:
+            metrics.fill_history(db, path)
+        finally:
+            db.close()
+    metrics.fill_decisions(decisions.read(decisions.source(), now - DAY, now))
+    return metrics
+
+
+def write(metrics: Metrics, folder: str) -> str:
+    """Write the file whole or not at all into the collector's folder (0644). Returns its path; raises WorkhorseError."""
+    path = os.path.join(folder, FILE_NAME)
+    temporary = f"{path}.{os.getpid()}"  # node_exporter reads *.prom only
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(metrics.text())
+        os.replace(temporary, path)
+    except OSError as err:
+        raise WorkhorseError(
+            f"{path}: can't be written ({err.strerror}); let the service user write there, see [publish] metrics"
+        ) from err
+    return path

@@ -1,0 +1,107 @@
+"""Metrics: named after Prometheus' conventions, true to the scores, and all that rules and dashboard ask for exist."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from accounting import decisions, metrics
+from accounting.store import Store, connect
+from slurm_hook.config import Settings
+from slurm_hook.errors import WorkhorseError
+from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def families(tmp_path, monkeypatch):
+    """All metrics of a small site, as Prometheus reads them: (name, labels) → value."""
+    monkeypatch.setattr(decisions, "source", lambda: str(log))
+    log = tmp_path / "log"
+    steered = {"by": "wrapper", "action": "avoid"}
+    lines = [steered, steered, {"by": "dispatch", "action": "fail_open"}, {"by": 'evil"}\n', "action": {"x": 1}}]
+    log.write_text("".join(f"2027-01-15T07:00:00+00:00 h workhorse: {json.dumps(line)}\n" for line in lines))
+    nodes = {
+        "n1": NodeScore("n1", capability=9.0, relative=1.5, reliability=100.0, hazard=0.01, tasks=7),
+        "n2": NodeScore("n2", capability=1.0, relative=0.2, reliability=2.0, hazard=0.5, tasks=3, lemon=True),
+        "n3": NodeScore("n3", suspect_until=NOW + 60),
+    }
+    scores = Scores("id", "alpha", NOW - 60, NOW, "attributed", {}, nodes)
+    write_json(str(tmp_path), "scores.json", scores_to_json(scores))
+    write_json(str(tmp_path), "live.json", live_to_json(Live("alpha", NOW - 30)))
+    path = str(tmp_path / "h.db")
+    store = Store(connect(path), path, "alpha")
+    store.set_high_water(int(NOW) - 300)
+    settings = Settings({"publish.path": str(tmp_path), "history.path": path})
+    found = metrics.gather(settings, uids=[0, os.geteuid()], now=NOW)
+    return list(text_string_to_metric_families(found.text()))
+
+
+def test_values(families):
+    value = {(s.name.removeprefix("workhorse_"), *s.labels.values()): s.value for f in families for s in f.samples}
+    assert value["node_capability_ratio", "alpha", "n1"] == 1.5
+    assert value["node_mtbf_seconds", "alpha", "n2"] == 7200
+    assert value["node_hazard_per_second", "alpha", "n2"] == pytest.approx(0.5 / 3600)
+    assert ("node_capability_ratio", "alpha", "n3") not in value
+    flags = ("node_lemon", "n2"), ("node_lemon", "n1"), ("node_suspect", "n3"), ("node_suspect", "n1")
+    assert [value[name, "alpha", node] for name, node in flags] == [1, 0, 1, 0]
+    assert [value["nodes", "alpha", s] for s in ("scored", "unscored", "lemon", "suspect")] == [2, 1, 1, 1]
+    assert value["scores_timestamp_seconds", "alpha"] == NOW - 60 and value["live_timestamp_seconds", "alpha"] == NOW - 30
+    assert value["collect_timestamp_seconds", "alpha"] == NOW - 300 and value["history_attempts", "alpha"] == 0
+    assert value["decisions_last_day", "avoid", "wrapper"] == 2 and value["decisions_last_day", "other", "other"] == 1
+    assert value["fail_opens_last_day",] == 1 and value["history_size_bytes",] > 0
+
+
+def test_names_follow_the_conventions(families):
+    for family in families:
+        assert re.fullmatch(r"workhorse_[a-z]+(_[a-z]+)*", family.name), family.name
+        assert family.documentation and family.type == "gauge"
+        assert not re.search(r"_(total|count|sum|hours?|minutes|days|ms|age|mib|percent)$", family.name), family.name
+        assert ("timestamp" in family.name) == family.name.endswith("_timestamp_seconds")
+        if family.name.endswith("_info"):
+            assert all(sample.value == 1 for sample in family.samples)
+        for sample in family.samples:
+            assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels)
+
+
+@pytest.mark.parametrize("name", ["prometheus/workhorse-rules.yml", "grafana/workhorse.json"])
+def test_every_metric_that_rules_and_dashboard_ask_for_exists(families, name):
+    text = (ROOT / "etc" / name).read_text()
+    asked = set(re.findall(r"\bworkhorse_[a-z_]+", text))
+    assert asked and asked <= {f.name for f in families}
+    labels = {f.name: {label for s in f.samples for label in s.labels} for f in families}
+    for metric, selector in re.findall(r"\b(workhorse_[a-z_]+)\{([^}]*)\}", text.replace('\\"', '"')):
+        assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[metric], (metric, selector)
+
+
+def test_alerts_have_words_for_people():
+    text = (ROOT / "etc/prometheus/workhorse-rules.yml").read_text()
+    alerts = re.split(r"^ +- alert: ", text, flags=re.MULTILINE)[1:]
+    assert len(alerts) == len({a.split()[0] for a in alerts}) >= 8
+    for alert in alerts:
+        assert all(word in alert for word in ("expr:", "severity:", "summary:", "description:")), alert
+
+
+def test_dashboard_is_one_that_grafana_takes():
+    dashboard = json.loads((ROOT / "etc/grafana/workhorse.json").read_text())
+    panels = dashboard["panels"]
+    assert len({p["id"] for p in panels}) == len(panels) and all(p["targets"] and p["title"] for p in panels)
+    taken = [(p["gridPos"]["x"] + dx, p["gridPos"]["y"] + dy) for p in panels
+             for dx in range(p["gridPos"]["w"]) for dy in range(p["gridPos"]["h"])]  # fmt: skip
+    assert len(taken) == len(set(taken)) and max(x for x, _ in taken) < 24, "panels overlap"
+
+
+def test_nothing_there_is_no_error_and_the_file_is_whole_or_old(tmp_path, monkeypatch):
+    monkeypatch.setattr(decisions, "source", lambda: None)
+    settings = Settings({"publish.path": str(tmp_path / "none"), "history.path": str(tmp_path / "none.db")})
+    found = metrics.gather(settings, uids=[0], now=NOW)
+    assert "workhorse_scores_timestamp_seconds{" not in found.text()
+    path = metrics.write(found, str(tmp_path))
+    assert oct(os.stat(path).st_mode & 0o777) == "0o644" and os.listdir(tmp_path) == ["workhorse.prom"]
+    with pytest.raises(WorkhorseError, match="can't be written"):
+        metrics.write(found, str(tmp_path / "missing"))
