@@ -12,7 +12,7 @@ from slurm_hook.table import print_nodes
 
 from . import refresh as refreshing
 from . import times
-from .cli import collect, database_path
+from .cli import collect, database_path, write_metrics
 from .store import connect
 
 _PATHS = [
@@ -84,4 +84,5 @@ def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(_closing(done))
+    write_metrics(ctx.obj)
     ctx.exit(code)

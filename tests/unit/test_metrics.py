@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from accounting import decisions, metrics
 from accounting.store import Store, connect
+from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import WorkhorseError
 from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
@@ -105,3 +107,17 @@ def test_nothing_there_is_no_error_and_the_file_is_whole_or_old(tmp_path, monkey
     assert oct(os.stat(path).st_mode & 0o777) == "0o644" and os.listdir(tmp_path) == ["workhorse.prom"]
     with pytest.raises(WorkhorseError, match="can't be written"):
         metrics.write(found, str(tmp_path / "missing"))
+
+
+def test_collect_writes_them_where_the_settings_say_and_goes_on_when_it_cannot(tmp_path, monkeypatch):
+    monkeypatch.setattr(decisions, "source", lambda: None)
+    dump, settings = tmp_path / "jobs.psv", tmp_path / "w.toml"
+    dump.write_text("JobIDRaw|JobID|User|JobName|State|Submit|Start|End|NodeList|NNodes\n"
+                    "1|1|a|x|COMPLETED|2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T01:00:00|n1|1\n")  # fmt: skip
+    for folder, written in ((tmp_path / "textfile", True), (tmp_path / "none", False)):
+        (tmp_path / "textfile").mkdir(exist_ok=True)
+        settings.write_text(f"[history]\npath = '{tmp_path}/h.db'\n[publish]\npath = '{tmp_path}'\nmetrics = '{folder}'\n")
+        shown = CliRunner().invoke(workhorse, ["--config", str(settings), "collect", "--file", str(dump), "-M", "alpha"])
+        assert shown.exit_code == 0, shown.output
+        assert (folder / "workhorse.prom").exists() == written and ("can't be written" in shown.output) != written
+    assert 'workhorse_history_attempts{cluster="alpha"} 1.0' in (tmp_path / "textfile/workhorse.prom").read_text()
