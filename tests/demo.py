@@ -21,6 +21,8 @@ from tests.site import Site
 
 USERS = ("alice", "bob", "carol")
 STAGES = (("prepare", 1), ("pretrain", 4), ("evaluate", 2))
+# two of sixteen nodes are bad: the default of 2 % would leave one of them in mode avoid
+DEMO_SETTINGS = {"scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
 console = Console(highlight=False)
 
 
@@ -49,7 +51,7 @@ def step(title: str):
 
 def show(text: str) -> None:
     """What a command printed, as it stands: neither wrapped nor read as markup."""
-    console.print(text.rstrip(), markup=False, soft_wrap=True)
+    console.print(text.rstrip(), markup=False, soft_wrap=True, highlight=False)
 
 
 def run_history(sandbox: Sandbox, jobs: int, rng: random.Random) -> None:
@@ -106,8 +108,6 @@ def run_pipeline(sandbox: Sandbox, site: Site, bad: list[str]) -> bool:
         wanted = [f"--nodes={nodes}", "--gpus-per-node=8", "--mem=0", "--time=10", f"--job-name={name}"]
         if jobs:
             wanted.append(f"--dependency=afterok:{list(jobs.values())[-1]}")
-        else:
-            show(site.workhorse("plan", *wanted, str(script)).stdout)
         jobs[name] = sandbox.sbatch(*wanted, str(script), user="alice", binary=site.sbatch)
         decided = sandbox.job(jobs[name])
         excluded = decided["ExcNodeList"].replace("(null)", "none")
@@ -136,7 +136,9 @@ def main(argv: list[str] | None = None) -> int:
             sandbox.plant(name, 0.9, how)
         with step(f"A history of {options.jobs} jobs"):
             run_history(sandbox, options.jobs, rng)
-        with Site(sandbox, mode="steer") as site:
+        # jobs of seconds stand for jobs of hours: the attributed method takes a death in the first seconds for the job's own
+        # error, and is right; the published one has no notion of it
+        with Site(sandbox, mode="steer", settings=DEMO_SETTINGS) as site:
             with step("What accounting tells: collect, score, publish"):
                 ranked = show_scores(site, options.bad)
             with step("A three-stage pipeline through the wrapper, dispatch running beside it"):

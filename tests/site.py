@@ -77,6 +77,7 @@ class Site:
         own = {
             "history": [f'path = "{self.root}/history.db"'],
             "publish": [f'path = "{self.public}"'],
+            "dispatch": [f'state = "{self.root}/dispatch.json"', "period = 2"],
             "steer": [f'mode = "{self.mode}"'],
         }
         names = [*own, *(s for s in self.settings if s not in own)]
