@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 REST_PASSES = 10  # passes during which a stage that didn't start in its pool is not confined again
 WIDEN, STEER, CULPRIT, REFRESH, RELEASE = "widen", "steer", "culprit", "refresh", "release"
 _ORDER = {RELEASE: 0, WIDEN: 1, CULPRIT: 2, STEER: 3, REFRESH: 4}  # what comes first where the updates of a pass are limited
+_RUNS = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
 _BROKEN = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "NOT_RESPONDING", "UNKNOWN"})
 
 
@@ -80,8 +81,9 @@ def follow(found: Iterable[Job], known: Mapping[int, Tracked], nodes: Mapping[st
         before = known.get(job.id)
         if waiting.concerns(job):
             tracked[job.id] = _with_culprits(job, waiting.adopt(job, before), nodes)
-        elif before is not None and job.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"):
-            tracked[job.id] = before._replace(ran_on=job.node_list, confined=0.0)
+        elif job.state in _RUNS and (before is not None or (job.mark is not None and job.mark.mode != "control")):
+            remembered = waiting.adopt(job, None) if before is None else before
+            tracked[job.id] = remembered._replace(ran_on=job.node_list, confined=0.0)
         elif before is not None and (job.pending or job.state in ("CONFIGURING", "REQUEUED", "NODE_FAIL", "FAILED")):
             tracked[job.id] = before
     return tracked

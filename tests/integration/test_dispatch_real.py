@@ -1,0 +1,290 @@
+"""Dispatch against a running Slurm: what it changes, what it never changes, and what it costs."""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hook import hostlist, jobs, mark, passes, pipeline, queue, waiting
+from slurm_hook.dispatch import Update
+from slurm_hook.errors import BusyError
+from slurm_hook.mark import Mark
+from slurm_hook.waiting import Tracked
+from tests.dispatched import SLEEP, Dispatched
+from tests.sandbox import Sandbox
+
+pytestmark = pytest.mark.integration
+BAD = "gpu07"
+
+
+@pytest.fixture
+def site(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatched]:
+    made = Dispatched(sandbox, monkeypatch)
+    made.publish(bad=[BAD])
+    yield made
+    made.clean()
+
+
+def rpcs(sandbox: Sandbox) -> int:
+    """RPCs that slurmctld has counted, without the registrations of its nodes and sdiag's own."""
+    text = sandbox.run(["sdiag"]).stdout.partition("by message type")[2].partition("by user")[0]
+    counts = re.findall(r"(REQUEST_\w+|MESSAGE_\w+)\s*\(\s*\d+\) count:(\d+)", text)
+    return sum(int(n) for name, n in counts if name.startswith("REQUEST_") and "STATS" not in name and "JOB_COMPLETE" not in name)
+
+
+def test_live_json_says_what_a_submission_must_know(site, sandbox):
+    site.fill()
+    waits = site.sbatch("-N2", comment="")
+    sandbox.run(["scontrol", "create", "reservation=ahead", "starttime=now+1hour", "duration=60", "nodes=gpu03,gpu04",
+                 "users=root", "flags=maint"])  # fmt: skip
+    try:
+        sandbox.poll(lambda: site.job(waits).priority > 0, 10, "a priority")
+        site.one_pass()
+        live = site.live()
+    finally:
+        sandbox.run(["scontrol", "delete", "reservation=ahead"])
+    assert live.cluster == sandbox.cluster and live.topology == "tree"
+    assert live.age(time.time()) < 10
+    assert live.partitions["llm"]["default"] and live.partitions["llm"]["max_time"] is None
+    assert hostlist.expand(live.partitions["small"]["nodes"]) == ["gpu13", "gpu14", "gpu15", "gpu16"]
+    assert live.queue_head == {"llm": site.job(waits).priority}
+    (ahead,) = live.reservations
+    assert ahead.nodes == ("gpu03", "gpu04") and 3000 < ahead.start - time.time() < 3700 and ahead.end - ahead.start == 3600
+
+
+def test_a_second_pass_without_news_changes_nothing_and_costs_two_rpcs(site, sandbox):
+    site.fill()
+    waits = [site.sbatch("-N2", "--exclusive") for _ in range(3)]
+    site.one_pass(dispatch__period=600.0)
+    sandbox.poll(lambda: not site.one_pass(dispatch__period=600.0).full, 20, "a quiet pass")
+    before = {job: site.excludes(job) for job in waits}
+    counted = rpcs(sandbox)
+    report = site.one_pass(dispatch__period=600.0)
+    assert (report.applied, report.full) == (0, False)
+    assert rpcs(sandbox) - counted <= 2
+    assert {job: site.excludes(job) for job in waits} == before == dict.fromkeys(waits, BAD)
+
+
+def test_waiting_stages_lose_the_worst_node_and_keep_the_users_excludes(site):
+    site.fill()
+    plain = site.sbatch("-N2", "--exclusive")
+    own = site.sbatch("-N2", "--exclusive", "-x", "gpu04", comment=mark.text(Mark(mode="avoid", excludes="gpu04")))
+    asked = site.sbatch("-N2", "-x", "gpu05", "--exclusive", comment=mark.text(Mark(pipeline="llama", stage="train")))
+    dependent = site.sbatch("-N2", "--exclusive", f"--dependency=afterok:{plain}")
+    array = site.sbatch("-N2", "--array=1-4", "--exclusive")
+    untouched = [
+        site.sbatch("-N2", "--exclusive", comment="mine"), site.sbatch("-N2", "--exclusive", comment=""),
+        site.sbatch("-N2", "--exclusive", mode="control"), site.sbatch("-N2", "-w", "gpu07,gpu08", "--exclusive"),
+        site.sbatch("-N2", "--exclusive", "--hold"),
+    ]  # fmt: skip
+    before = {job: site.job(job)._replace(details=None) for job in untouched}
+    assert site.one_pass().applied == 5
+    assert site.excludes(plain) == site.excludes(dependent) == site.excludes(array) == BAD
+    assert (site.excludes(own), site.excludes(asked)) == ("gpu[04,07]", "gpu[05,07]")
+    for job, was in before.items():
+        now = site.job(job)
+        assert (now.excludes, now.req_nodes, now.nice, now.comment, now.priority > 0) == (
+            was.excludes, was.req_nodes, was.nice, was.comment, was.priority > 0,
+        )  # fmt: skip
+    assert site.job(dependent).dependency, "the dependency stays"
+    assert site.one_pass().applied == 0
+    assert site.release().applied == 5
+    assert [site.excludes(job) for job in (plain, dependent, array, own, asked)] == ["", "", "", "gpu04", "gpu05"]
+
+
+def test_components_of_a_heterogeneous_job_are_updated_by_their_raw_ids(site):
+    site.fill()
+    told = f"--comment={mark.text(Mark(mode='avoid'))}"
+    first = site.sbatch("-N1", "--exclusive", ":", "-N2", "--exclusive", told)
+    site.one_pass()
+    assert [site.excludes(job) for job in (first, first + 1)] == [BAD, BAD]
+    site.release()
+    assert [site.excludes(job) for job in (first, first + 1)] == ["", ""]
+
+
+def test_an_array_that_has_begun_keeps_its_running_tasks(site, sandbox):
+    array = site.sbatch("-N8", "--array=1-4", "--exclusive", "-t", "5")
+    sandbox.poll(lambda: sum(j.state == "RUNNING" for j in jobs.load() if j.label.startswith(f"{array}_")) == 2, 20, "two tasks")
+    report = site.one_pass()
+    assert report.problems == () and report.applied == 1
+    rows = [j for j in jobs.load() if j.label.startswith(f"{array}_")]
+    assert sorted((j.state, j.nodes) for j in rows) == [("PENDING", 8), ("RUNNING", 8), ("RUNNING", 8)]
+    assert [hostlist.fold(jobs.nodes_of(j.excludes)) for j in rows if j.state == "PENDING"] == [BAD]
+
+
+def test_a_stage_that_did_not_start_in_its_pool_is_widened_by_the_next_pass(site, sandbox):
+    site.fill()
+    pool = mark.text(Mark(mode="steer", excludes="gpu02"))
+    stuck = site.sbatch("-N2", "--exclusive", "-x", "gpu[01-14]", comment=pool)
+    time.sleep(1.1)  # half a period: until then it has its chance
+    assert site.one_pass().applied == 1
+    assert site.excludes(stuck) == "gpu[02,07]"
+
+
+def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(site, sandbox):
+    """The partition is down, so that Slurm can't be faster than dispatch."""
+    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
+    try:
+        job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
+        site.one_pass()
+        found = site.job(job)
+    finally:
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
+    pool = set(sandbox.nodes) - set(jobs.nodes_of(found.excludes))
+    assert len(pool) == 3 and not pool & {BAD, "gpu01"}
+    sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "the job to run")
+    assert set(jobs.nodes_of(site.job(job).node_list)) == pool
+
+
+def test_a_job_that_slurm_holds_for_our_excludes_gets_its_own_back(site, sandbox):
+    """Whatever the decision was: the state is looked at afterwards."""
+    site.fill()
+    job = site.sbatch("-N2", "--exclusive", "-p", "small", "-x", "gpu13", comment=mark.text(Mark(mode="avoid", excludes="gpu13")))
+    sandbox.run(["scontrol", "update", f"JobId={job}", "ExcNodeList=gpu[13-16]"])
+    held = sandbox.poll(lambda: site.job(job) if site.job(job).priority == 0 else None, 20, "Slurm to hold the job")
+    before = held._replace(priority=100, reason="Resources")
+    problems = passes._look_again([Update(before, "gpu[13-16]", "refresh", Tracked(user="gpu13"))])
+    assert len(problems) == 1 and "taken off again" in problems[0]
+    sandbox.poll(lambda: site.job(job).priority > 0 and site.excludes(job) == "gpu13", 20, "the job to be released")
+
+
+def test_after_slurm_requeued_a_stage_the_culprit_is_excluded(site, sandbox):
+    """Also when the node answers again before the stage's next turn, and not where the stage can't do without it."""
+    users = {"gpu[05-16]": "gpu{},gpu[05-16]", "gpu[03-16]": "gpu[03-16]"}
+    for own, expected in users.items():
+        job = site.sbatch("-N2", "--exclusive", "--requeue", "-x", own, comment=mark.text(Mark(mode="avoid", excludes=own)))
+        sandbox.poll(lambda job=job: site.job(job).state == "RUNNING", 20, "the job to run")
+        site.one_pass()
+        culprit = jobs.nodes_of(site.job(job).node_list)[1]
+        try:
+            sandbox.run(["scontrol", "update", f"NodeName={culprit}", "State=DOWN", "Reason=test"])
+            sandbox.poll(lambda job=job: site.job(job).pending, 20, "Slurm to requeue it")
+            site.one_pass()
+        finally:
+            sandbox.resume(culprit)
+        assert waiting.read_state(site.settings["dispatch.state"]).tracked[job].culprits == culprit
+        wanted = expected.format(culprit.removeprefix("gpu"))
+        assert jobs.nodes_of(site.excludes(job)) == jobs.nodes_of(hostlist.fold(hostlist.expand(wanted)))
+        sandbox.run(["scancel", str(job)])
+
+
+def test_of_two_dispatchers_one_works(site, sandbox):
+    with passes.lock(site.settings["dispatch.state"]), pytest.raises(BusyError) as caught:
+        site.one_pass()
+    assert caught.value.exit_code == 75
+
+
+def test_modes_that_do_not_steer_take_our_excludes_off_and_then_rest(site, sandbox):
+    site.fill()
+    job = site.sbatch("-N2", "--exclusive")
+    site.one_pass()
+    assert site.excludes(job) == BAD
+    counted = rpcs(sandbox)
+    assert site.one_pass(steer__mode="observe").applied == 1
+    assert site.excludes(job) == "" and rpcs(sandbox) > counted
+    counted = rpcs(sandbox)
+    site.one_pass(steer__mode="observe")
+    assert rpcs(sandbox) == counted, "off means off"
+
+
+CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from slurm_hook.cli import main; main()"
+
+
+def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
+    """SIGTERM to a dispatcher: nobody would widen after it, so it does."""
+    config = site.root / "workhorse.toml"
+    config.write_text(
+        f'[publish]\npath = "{site.root}"\n[dispatch]\nstate = "{site.root}/state.json"\nperiod = 30.0\n[steer]\nmode = "steer"\n'
+    )
+    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
+    job = site.sbatch("-N3", "--exclusive")
+    root = str(Path(__file__).resolve().parents[2])
+    argv = [sys.executable, "-c", CODE, root, "--config", str(config), "dispatch", "--watch"]
+    watcher = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == 13, 20, "the job to be confined")
+        again = subprocess.run(argv[:-1], capture_output=True, text=True, timeout=30, check=False)
+        assert (again.returncode, "another dispatcher" in again.stderr) == (75, True)
+        watcher.terminate()
+        out, err = watcher.communicate(timeout=20)
+        assert (watcher.returncode, err) == (0, "") and "changed=1" in out
+        assert site.excludes(job) == ""
+    finally:
+        watcher.kill()
+        watcher.communicate()
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
+
+
+def test_racing_the_scheduler_never_shrinks_or_holds_a_job(site, sandbox):
+    """Three hundred jobs start while their excludes are rewritten without pause: each runs on as many nodes as it asked for."""
+    asked: dict[int, int] = {}
+    stop = threading.Event()
+    updates = {"done": 0, "late": 0, "refused": []}
+
+    def rewrite() -> None:
+        turn = 0
+        while not stop.is_set():
+            for job in jobs.load():
+                if not job.pending or stop.is_set():
+                    continue
+                turn += 1
+                keep = [sandbox.nodes[(turn + i) % 16] for i in range(8)]
+                names = hostlist.fold(set(sandbox.nodes) - set(keep)) if turn % 3 else ""
+                done, said = passes.set_excludes(job, names)
+                updates["done" if done else "late"] += 1
+                if said:
+                    updates["refused"].append((job.id, said))
+
+    racers = [threading.Thread(target=rewrite) for _ in range(2)]
+    for racer in racers:
+        racer.start()
+    try:
+        for number in range(300):
+            size = 1 + number % 4
+            asked[site.sbatch(f"-N{size}", "-n", str(size), "-t", "5", script="#!/bin/sh\nsleep 0.2\n")] = size
+        ended = sandbox.wait(asked, timeout=150)
+    finally:
+        stop.set()
+        for racer in racers:
+            racer.join()
+    rows = sandbox.run(["sacct", "-a", "-X", "-n", "-P", "-j", ",".join(map(str, asked)), "-o", "JobIDRaw,NNodes,State"]).stdout
+    ran = {int(j): (int(n), state) for j, n, state in (row.split("|") for row in rows.splitlines())}
+    assert ran == {job: (size, "COMPLETED") for job, size in asked.items()}
+    assert set(ended.values()) == {"COMPLETED"}
+    assert updates["refused"] == [] and updates["done"] > 100, updates
+
+
+def test_the_service_user_can_and_others_cannot(site, sandbox):
+    site.fill()
+    job = site.sbatch("-N2", "--exclusive", user="alice")
+    for user, allowed in (("bob", False), ("workhorse", True)):
+        done = sandbox.run(["scontrol", "update", f"JobId={job}", f"ExcNodeList={BAD}"], user=user, check=False)
+        assert (done.returncode == 0) is allowed, done.stderr
+
+
+def test_a_pipeline_from_its_manifest(site, sandbox):
+    """Stages wait for each other; a later one that sbatch refuses takes the earlier ones back."""
+    for name in ("prepare", "train"):
+        (site.root / f"{name}.sh").write_text(SLEEP)
+    stages = '"prepare": {{"script": "prepare.sh"}}, "train": {{"script": "train.sh", "after": ["prepare"], {}}}'
+    text = '{{"name": "llama", "stage": {{' + stages + "}}}}"
+    path = site.root / "p.json"
+    path.write_text(text.format('"nodes": 2'))
+    ids = pipeline.submit(pipeline.read(str(path)), lambda *_: None)
+    site.submitted += list(ids.values())
+    train = site.job(ids["train"])
+    assert train.dependency.startswith(f"afterok:{ids['prepare']}") and train.nodes == 2
+    assert train.mark == Mark(pipeline="llama", stage="train")
+    parts = queue.pipeline_parts("llama", jobs.load(), jobs.history("root", 1), "root", time.time())
+    assert [(p.name, p.after) for p in parts][-2:] == [("prepare", ""), ("train", str(ids["prepare"]))]
+    path.write_text(text.format('"options": ["--partition=nowhere"]'))
+    before = {job.id for job in jobs.load()}
+    with pytest.raises(Exception, match="cancelled what had been submitted: prepare"):
+        pipeline.submit(pipeline.read(str(path)), lambda *_: None)
+    new = [job for job in jobs.load() if job.id not in before]
+    assert len(new) == 1 and new[0].state in ("CANCELLED", "COMPLETING")
