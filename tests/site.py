@@ -90,7 +90,7 @@ class Site:
     ) -> subprocess.CompletedProcess[str]:
         """Run the command line with this interpreter and the site's settings."""
         entry = "from slurm_hook.cli import main; main()"
-        env = {"PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(self.config), "COLUMNS": "160"}
+        env = {"PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(self.config), "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
         return self.sandbox.run([sys.executable, "-c", entry, *map(str, args)], user=user, check=check, env=env, timeout=timeout)
 
     def start_dispatch(self) -> None:
