@@ -14,6 +14,7 @@ from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from .cluster import Node
     from .config import Settings
@@ -58,7 +59,9 @@ class Decision(Record):
 class Case(Record):
     """Everything that a decision rests on; `decide` adds nothing of its own.
 
-    requests: one per het component; nodes: live, by name; live: None where dispatch isn't heard of; seed: of the draw.
+    requests: one per het component; nodes: live, by name; live: None where dispatch isn't heard of; seed: of the draw;
+    memo: shared by cases that have scores, settings, nodes, live's partitions and `now` in common (a pass of dispatch),
+    so that what depends on these alone is worked out once; candidates of mode avoid aren't listed then.
     """
 
     requests: tuple[Request, ...]
@@ -70,6 +73,7 @@ class Case(Record):
     now: float
     seed: int
     mode: str = ""
+    memo: dict[Any, Any] | None = None
 
 
 class _Field(Record):
@@ -166,12 +170,37 @@ def _partition(case: Case, request: Request) -> str:
 
 def _candidates(case: Case, request: Request) -> _Field:
     """Nodes that could hold the component at all, with what the draw needs of them."""
-    allowed = set(_partition(case, request).split(",")) - {""}
-    excluded = set(request.exclude)
-    usable = {
-        name: node for name, node in case.nodes.items()
-        if node.usable and name not in excluded and (not allowed or not allowed.isdisjoint(node.partitions))
-    }  # fmt: skip
+    field = _all_candidates(case, request)
+    if request.exclude:
+        excluded = set(request.exclude)
+        field = field.only([i for i, name in enumerate(field.names) if name not in excluded])
+    if len(field.names) < max(1, field.least):
+        raise PlacementError(f"{len(field.names)} nodes could hold this, {max(1, field.least)} are needed")
+    return field
+
+
+def _all_candidates(case: Case, request: Request) -> _Field:
+    """The same without regard to the user's excludes."""
+    partition = _partition(case, request)
+    if not request.nodes_given or case.memo is None:
+        return _field(case, request)
+    need = feasible.need_per_node(request, request.nodes_min)
+    field: _Field = _once(case, ("field", partition, request.constraint, need), lambda: _field(case, request))
+    return field._replace(least=request.nodes_min)
+
+
+def _once(case: Case, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
+    """What `work` gives, worked out once for all cases that share a memo."""
+    if case.memo is None:
+        return work()
+    if key not in case.memo:
+        case.memo[key] = work()
+    return case.memo[key]
+
+
+def _field(case: Case, request: Request) -> _Field:
+    excluded = set() if request.nodes_given else set(request.exclude)  # a count of ours rests on what is left
+    usable = {name: case.nodes[name] for name in _others(case, request) if case.nodes[name].usable and name not in excluded}
     usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
     demand = total_demand(case, request)
     count = 0
@@ -181,8 +210,6 @@ def _candidates(case: Case, request: Request) -> _Field:
         count = 0 if demand else feasible.least_nodes(request, *largest)
         need = feasible.need_per_node(request, max(1, count))
     names = tuple(sorted(name for name, node in usable.items() if feasible.can_hold(node, need)))
-    if len(names) < max(1, count):
-        raise PlacementError(f"{len(names)} nodes could hold this, {max(1, count)} are needed")
     scores = [case.scores.nodes.get(name) for name in names]
     return _Field(
         names, tuple(_free(case, case.nodes[name]) for name in names), tuple(s.capability if s else None for s in scores),
@@ -316,10 +343,35 @@ def _startable(case: Case, request: Request, field: _Field) -> list[int]:
     if live is not None:
         blocked |= feasible.reserved(live.reservations, case.now, _minutes(case, request))
         blocked |= _recently_given(live, case.now)
-    return [
-        i for i, name in enumerate(field.names)
-        if name not in blocked and feasible.can_start(case.nodes[name], field.need)
-    ]  # fmt: skip
+
+    roomy = _roomy(case, request, field)
+    return [i for i, name in enumerate(field.names) if name in roomy and name not in blocked]
+
+
+def _roomy(case: Case, request: Request, field: _Field) -> frozenset[str]:
+    """Candidates with room right now. What the user excludes is no matter here, so a pass works it out once."""
+
+    def work() -> frozenset[str]:
+        return frozenset(
+            name for name in _all_candidates(case, request).names if feasible.can_start(case.nodes[name], field.need)
+        )
+
+    if request.nodes_given:
+        found: frozenset[str] = _once(case, ("roomy", *_kind(case, request, field)), work)
+        return found
+    return frozenset(name for name in field.names if feasible.can_start(case.nodes[name], field.need))
+
+
+def _kind(case: Case, request: Request, field: _Field) -> tuple[Any, ...]:
+    """What the candidates depend on, the user's excludes apart."""
+    return _partition(case, request), request.constraint, field.need
+
+
+def _of_field(case: Case, request: Request, field: _Field, what: str, work: Callable[[], Any]) -> Any:
+    """What follows from the candidates alone: worked out once where no exclude of the user's makes them special."""
+    if request.exclude or not request.nodes_given:
+        return work()
+    return _once(case, (what, *_kind(case, request, field)), work)
 
 
 def _minutes(case: Case, request: Request) -> float | None:
@@ -335,25 +387,50 @@ def _recently_given(live: Live, now: float) -> set[str]:
     return {name for given, folded in live.pools if now - given < RECENT_POOL for name in hostlist.expand(folded)}
 
 
-def _others(case: Case, request: Request) -> Iterable[str]:
+def _others(case: Case, request: Request) -> list[str]:
     """All nodes that the job could land on: those of its partition, or of the cluster."""
-    allowed = set(_partition(case, request).split(",")) - {""}
-    return [name for name, node in case.nodes.items() if not allowed or not allowed.isdisjoint(node.partitions)]
+    partition = _partition(case, request)
+    allowed = set(partition.split(",")) - {""}
+
+    def names() -> list[str]:
+        return [name for name, node in case.nodes.items() if not allowed or not allowed.isdisjoint(node.partitions)]
+
+    found: list[str] = _once(case, ("others", partition), names)
+    return found
 
 
 def _avoid(case: Case, fields: Sequence[_Field], base: Decision, obstacle: str) -> Decision:
     """Exclude the worst nodes, as many as the setting allows and as every component can spare."""
-    size = max(1, len(list(_others(case, case.requests[0]))))
-    most = max(1, int(size * case.settings["steer.max_excluded"]))
-    excluded: set[str] = set()
-    for name in _worst_first(fields):
-        wider = excluded | {name}
-        if len(wider) <= most and all(_can_spare(case, r, f, wider) for r, f in zip(case.requests, fields)):
-            excluded = wider
-    listing = _listing(fields[0], _startable(case, case.requests[0], fields[0]))
+    first = case.requests[0]
+    most = max(1, int(len(_others(case, first)) * case.settings["steer.max_excluded"]))
+    worst = _of_field(case, first, fields[0], "worst", lambda: _worst_first(fields)) if len(fields) == 1 else _worst_first(fields)
+    excluded = _spared(worst, most, [_Spare(case, request, field) for request, field in zip(case.requests, fields)])
+    listing = _listing(fields[0], _startable(case, first, fields[0])) if case.memo is None else ()
     if not excluded:
         return base._replace(reason=f"{obstacle}; no node to avoid", candidates=listing)
     return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(excluded)), candidates=listing)
+
+
+def _spared(worst: Sequence[str], most: int, spares: Sequence[_Spare]) -> list[str]:
+    """The worst nodes that all components can spare together, at most so many."""
+    for spare in spares:
+        spare.take(worst[:most])
+    if all(spare.holds() for spare in spares):
+        return list(worst[:most])  # fewer excludes never hurt: each of them could be spared in turn, too
+    for spare in spares:
+        spare.give_back(worst[:most])
+    excluded: list[str] = []
+    for name in worst:
+        if len(excluded) == most:
+            break
+        for spare in spares:
+            spare.take([name])
+        if all(spare.holds() for spare in spares):
+            excluded.append(name)
+        else:
+            for spare in spares:
+                spare.give_back([name])
+    return excluded
 
 
 def _worst_first(fields: Sequence[_Field]) -> list[str]:
@@ -366,21 +443,41 @@ def _worst_first(fields: Sequence[_Field]) -> list[str]:
     return sorted(keys, key=lambda name: keys[name])
 
 
-def _can_spare(case: Case, request: Request, field: _Field, excluded: set[str]) -> bool:
-    """The job loses neither its feasibility, nor its start now, nor a smaller set of switches by these excludes."""
-    total = total_demand(case, request)
-    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.least))
+class _Spare:
+    """What is left of one component's candidates by leaf switch while nodes are taken away."""
 
-    def leaves(positions: Iterable[int]) -> int:
-        places = list(positions)
-        weights = [field.capacity[i] if total else 1.0 for i in places]
-        return topology.fewest_leaves(topology.by_leaf([field.leaves[i] for i in places], weights), enough)
+    def __init__(self, case: Case, request: Request, field: _Field) -> None:
+        total = total_demand(case, request)
+        self.weights = field.capacity if total else (1.0,) * len(field.names)
+        self.enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.least))
+        self.field, self.at = field, _of_field(case, request, field, "at", lambda: {n: i for i, n in enumerate(field.names)})
+        startable = _startable(case, request, field)
+        self.open = set(startable)
+        everywhere = _of_field(case, request, field, "sums", lambda: topology.by_leaf(field.leaves, self.weights))
+        self.left = dict(everywhere)
+        self.left_open = topology.by_leaf([field.leaves[i] for i in startable], [self.weights[i] for i in startable])
+        self.fewest = topology.fewest_leaves(self.left, self.enough)
+        self.starts = topology.fewest_leaves(self.left_open, self.enough) > 0
 
-    left = [i for i, name in enumerate(field.names) if name not in excluded]
-    startable = _startable(case, request, field)
-    if leaves(left) == 0 or leaves(left) > leaves(range(len(field.names))):
-        return False
-    return leaves(startable) == 0 or leaves(i for i in startable if field.names[i] not in excluded) > 0
+    def take(self, names: Iterable[str], sign: float = -1.0) -> None:
+        """Take nodes away; those that are no candidates don't count."""
+        for name in names:
+            i = self.at.get(name)
+            if i is not None:
+                leaf, weight = self.field.leaves[i], sign * self.weights[i]
+                self.left[leaf] += weight
+                if i in self.open:
+                    self.left_open[leaf] += weight
+
+    def give_back(self, names: Iterable[str]) -> None:
+        self.take(names, 1.0)
+
+    def holds(self) -> bool:
+        """The job has lost neither its feasibility, nor its start now, nor a smaller set of switches."""
+        leaves = topology.fewest_leaves(self.left, self.enough)
+        if leaves == 0 or leaves > self.fewest:
+            return False
+        return not self.starts or topology.fewest_leaves(self.left_open, self.enough) > 0
 
 
 def _listing(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 REST_PASSES = 10  # passes during which a stage that didn't start in its pool is not confined again
+LOOKS = 300_000  # nodes looked at for draws in one pass: the rest of the draws is for the next passes
 WIDEN, STEER, CULPRIT, REFRESH, RELEASE = "widen", "steer", "culprit", "refresh", "release"
 _ORDER = {RELEASE: 0, WIDEN: 1, CULPRIT: 2, STEER: 3, REFRESH: 4}  # what comes first where the updates of a pass are limited
 _RUNS = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
@@ -161,6 +162,9 @@ class _Pass:
         self.placed: set[int] = set()
         self.heads = heads(world.jobs)
         self.avoided: dict[tuple[object, ...], Decision] = {}
+        self.memo: dict[object, object] = {}
+        self.folded: dict[frozenset[str], str] = {}
+        self.looks = LOOKS
 
     def consider(self, job: Job) -> list[Update]:
         """The update of one job, if it needs one."""
@@ -185,6 +189,7 @@ class _Pass:
             and 0 < job.details.eligible <= self.world.now
             and job.details.nodes_max == job.nodes
             and tracked.rest <= self.world.now
+            and self.looks > 0
             and not self._waits_behind(job)
         )
 
@@ -197,6 +202,7 @@ class _Pass:
         )
 
     def _steer(self, job: Job, tracked: Tracked) -> Decision | None:
+        self.looks -= len(self.world.nodes)
         decision = self._decide(job, tracked, "steer")
         if decision.action != "steer":
             return None
@@ -206,7 +212,9 @@ class _Pass:
 
     def _avoid(self, job: Job, tracked: Tracked) -> Decision:
         """Decisions of mode avoid are the same for jobs that ask for the same."""
-        key = (*request_of(job, tracked)._replace(comment="", account="", qos=""),)
+        # how long a job is matters only to reservations
+        minutes = job.minutes if self.world.live.reservations else None
+        key = (*request_of(job, tracked)._replace(comment="", account="", qos="", minutes=minutes),)
         if key not in self.avoided:
             self.avoided[key] = self._decide(job, tracked, "avoid")
         return self.avoided[key]
@@ -217,7 +225,7 @@ class _Pass:
         live = world.live._replace(queue_head={}, pools=pools)
         case = Case(
             requests=(request_of(job, tracked),), directives=Directives(), scores=world.scores, settings=world.settings,
-            nodes=world.nodes, live=live, now=world.now, seed=world.seed(), mode=mode,
+            nodes=world.nodes, live=live, now=world.now, seed=world.seed(), mode=mode, memo=self.memo,
         )  # fmt: skip
         return decide.decide(case)
 
@@ -228,8 +236,13 @@ class _Pass:
         if user | ours == frozenset(jobs.nodes_of(job.excludes)):
             self.tracked[job.id] = tracked
             return []
-        new = tracked._replace(ours=hostlist.fold(ours), before=self.tracked[job.id].ours)
-        return [Update(job, hostlist.fold(user | ours), why, new, decision)]
+        new = tracked._replace(ours=self._fold(ours), before=self.tracked[job.id].ours)
+        return [Update(job, self._fold(user | ours), why, new, decision)]
+
+    def _fold(self, names: frozenset[str]) -> str:
+        if names not in self.folded:
+            self.folded[names] = hostlist.fold(names)
+        return self.folded[names]
 
     def _spared(self, job: Job, tracked: Tracked, decision: Decision) -> frozenset[str]:
         """Culprits of an earlier attempt, where the job can do without them."""
@@ -244,7 +257,7 @@ class _Pass:
 
 def _own_pool(job: Job, world: World) -> tuple[str, ...]:
     """The pool that this very job was given: no obstacle to itself."""
-    return (pool_of(job, world.nodes),) if job.excludes else ()
+    return (pool_of(job, world.nodes),) if job.excludes and world.live.pools else ()
 
 
 def pool_of(job: Job, nodes: Mapping[str, Node]) -> str:

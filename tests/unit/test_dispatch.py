@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import dispatch, hostlist, mark
+from slurm_hook import decide, dispatch, hostlist, mark
 from slurm_hook.config import Settings
+from slurm_hook.decide import Case
+from slurm_hook.directives import Directives
 from slurm_hook.dispatch import CULPRIT, REFRESH, STEER, WIDEN
 from slurm_hook.jobs import Details, nodes_of
 from slurm_hook.mark import Mark
@@ -245,3 +247,23 @@ def test_no_stage_is_ever_left_without_nodes_that_it_had(kinds, lemons, asked, u
 
 def _made(number, state, flags):
     return nodes(number, **{f"n{number}": state})[f"n{number}"]._replace(flags=frozenset(flags))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(STATES, FLAGS), min_size=6, max_size=6), NUMBERS,
+    st.lists(st.tuples(st.integers(1, 4), NUMBERS), max_size=4), st.sampled_from(["avoid", "steer"]),
+)  # fmt: skip
+def test_what_a_pass_works_out_once_is_what_each_decision_would(kinds, lemons, asked, mode):
+    """Decisions that share a memo are those that each would make alone."""
+    there = {n.name: n for n in (_made(i, *kind) for i, kind in enumerate(kinds, 1))}
+    made = world([], there=there, lemons={f"n{i}" for i in lemons})
+    memo = {}
+    for size, user in asked:
+        own = tuple(f"n{i}" for i in sorted(user))
+        request = dispatch.request_of(
+            job(nodes=size, details=Details(NOW - 9, 0, size, 8, 8.0, 8)), Tracked(user=hostlist.fold(own))
+        )
+        alone = Case((request,), Directives(), made.scores, made.settings, there, made.live, NOW, 3, mode)
+        together = decide.decide(alone._replace(memo=memo))
+        assert together._replace(candidates=()) == decide.decide(alone)._replace(candidates=())
