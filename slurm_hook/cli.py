@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "nodes": "slurm_hook.cli_nodes:nodes",
     "queue": "slurm_hook.cli_queue:show",
     "refresh": "accounting.cli_scores:refresh",
+    "report": "accounting.cli_report:report",
     "score": "accounting.cli_scores:score",
     "submit": "slurm_hook.cli_submit:submit",
 }

@@ -1,0 +1,50 @@
+"""`workhorse report`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from slurm_hook.errors import UsageError
+
+from . import decisions, report_html, times
+from . import report as reporting
+from .cli import database_path
+from .refresh import only_cluster
+from .store import connect
+
+STEPS = 5
+
+
+@click.command()
+@click.option("-o", "--output", default="report.html", show_default=True, type=click.Path(), help="file to write (mode 0600)")
+@click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@click.option("-M", "--cluster", help="cluster; default: the only one of the history")
+@click.option("--as-of", help="report as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …")
+@click.option("--days", type=click.IntRange(1, 90), default=7, show_default=True, help="decisions of how many days")
+@click.option("--log", "log_path", type=click.Path(), help="log of decisions; default: workhorse's own log file or the journal")
+@click.pass_context
+def report(ctx: click.Context, output: str, db: str | None, cluster: str | None, **options: Any) -> None:
+    """Write one HTML file about the cluster: nodes, worst nodes with their history, who broke what, decisions.
+
+    It holds names of users and jobs, so only its owner may read it; it needs no network and runs no scripts.
+
+    Example: workhorse report -o report.html --days 14
+    """
+    now = int(time.time())
+    as_of = times.parse_when(options["as_of"], now) if options["as_of"] else now
+    if as_of > now:
+        raise UsageError(f"--as-of {options['as_of']}: lies in the future")
+    database = connect(database_path(ctx, db), create=False)
+    name = only_cluster(database, cluster)
+    lines = decisions.read(options["log_path"] or decisions.source(), as_of - options["days"] * 86400, as_of)
+    with click.progressbar(length=STEPS, label="report", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        found = reporting.gather(database, name, ctx.obj, as_of=as_of, decisions=lines, progress=lambda _: bar.update(1))
+        bar.update(1)
+        report_html.write(output, report_html.render(found))
+        bar.update(1)
+    o, decided = found.overview, sum(found.routes.values())
+    click.echo(f"{output}: cluster {o.cluster}, {o.nodes} nodes, {o.lemons} lemons, {o.failures} failures, {decided} decisions")

@@ -1,0 +1,277 @@
+"""What the report says: gathered from history, scores and logged decisions into plain records. Drawing is report_html's.
+
+Nothing here depends on the clock: `as_of` and the decisions are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_hook.config import Settings
+
+from . import capability, lemons, scoring
+from .attribution import Attribution, attribute
+from .columns import WRONG, History
+from .history import load_history
+from .metrics import decision_key
+from .story import Story, first_jobs, stories
+
+WORST_NODES = 10
+BIG_FAILURES = 20
+BIG_DAYS = 30.0
+SHOWN_DECISIONS = 40
+NODES_PER_BLOCK = 32  # where no switches are known
+WEEK = 7 * 86400.0
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A node in the heat map. relative: capability over the median, None without one of its own."""
+
+    name: str
+    relative: float | None
+    low: float | None
+    high: float | None
+    hazard: float | None
+    tasks: int
+    lemon: bool
+    suspect: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes of one leaf switch (or neighbours, where switches aren't known)."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """One of the worst nodes: its cell, its story, and the evidence in words (lemons only)."""
+
+    cell: Cell
+    story: Story
+    words: str
+    command: str
+
+
+@dataclass(frozen=True)
+class BigFailure:
+    """A costly failure. suspects: (node, blame) from the likeliest down; own: the job's own share; work: user/job name."""
+
+    time: float
+    job: int
+    work: str
+    nodes: int
+    lost_hours: float
+    own: float
+    known: bool
+    suspects: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Week:
+    """Failures that ended in a week: expected number caused by nodes and by the jobs themselves."""
+
+    start: float
+    by_nodes: float
+    by_jobs: float
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The key figures. node_hours: of all tasks; lost_hours: node-hours of failed attempts; node_lost_hours: of those the
+    nodes' share of the blame."""
+
+    cluster: str
+    method: str
+    mode: str
+    as_of: float
+    window_start: float
+    nodes: int
+    scored: int
+    lemons: int
+    suspects: int
+    jobs: int
+    node_hours: float
+    failures: int
+    node_failures: float
+    lost_hours: float
+    node_lost_hours: float
+    median_mtbf: float | None
+    heavy_threshold: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is drawn. decisions: lines as logged, newest first; by_day: (day, {action: count}), oldest first;
+    effect: what `workhorse effect` found, as lines."""
+
+    overview: Overview
+    blocks: tuple[Block, ...]
+    worst: tuple[Worst, ...]
+    failures: tuple[BigFailure, ...]
+    weeks: tuple[Week, ...]
+    decisions: tuple[Mapping[str, Any], ...]
+    by_day: tuple[tuple[str, Mapping[str, int]], ...]
+    routes: Mapping[str, int]
+    effect: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def gather(
+    db: Any, cluster: str, settings: Settings, *, as_of: float, decisions: Iterable[Mapping[str, Any]] = (),
+    effect: Sequence[str] = (), progress: Progress = lambda _: None,
+) -> Report:  # fmt: skip
+    """The report on one cluster. Raises StoreError when the history doesn't have it."""
+    progress("reading the history")
+    history = load_history(db, cluster, as_of, settings.scoring.window_days, settings)
+    progress("scoring")
+    table = scoring.score_history(history, settings)
+    options = scoring.options(settings)
+    scored = attribute(history, options, scoring.model(settings))
+    progress("telling the stories")
+    published = capability.score_history(history, options)
+    cells = {row.name: _cell(row, as_of) for row in table.rows}
+    lines = sorted(decisions, key=lambda line: -float(line.get("time", 0)))
+    return Report(
+        overview=_overview(history, scored, table, settings),
+        blocks=_blocks(history, cells),
+        worst=_worst(db, history, scored, published, cells),
+        failures=big_failures(history, scored, as_of - BIG_DAYS * 86400),
+        weeks=_weeks(history, scored),
+        decisions=tuple(lines[:SHOWN_DECISIONS]),
+        by_day=_by_day(lines),
+        routes=dict(Counter(decision_key(line)[0] for line in lines)),
+        effect=tuple(effect),
+        notes=table.notes,
+    )
+
+
+def _cell(row: scoring.NodeRow, as_of: float) -> Cell:
+    return Cell(row.name, row.relative, row.low, row.high, row.hazard, row.tasks, row.lemon, row.suspect_until > as_of, row.note)
+
+
+def _overview(history: History, scored: Attribution, table: scoring.ScoreTable, settings: Settings) -> Overview:
+    tasks, failures = history.tasks, scored.failures
+    hours = np.maximum(np.minimum(tasks.end, history.as_of) - tasks.start, 0) / 3600
+    failure = failures.of_attempt[tasks.attempt]
+    lost = (history.attempts.outcome[tasks.attempt] == WRONG) & (failure >= 0)
+    blamed = 1.0 - scored.own[failure[lost]]
+    own = [row for row in table.rows if row.capability is not None]
+    return Overview(
+        cluster=history.cluster, method=table.method, mode=settings.steer.mode, as_of=history.as_of,
+        window_start=history.window_start, nodes=len(table.rows), scored=len(own), lemons=sum(r.lemon for r in table.rows),
+        suspects=sum(r.suspect_until > history.as_of for r in table.rows), jobs=len(np.unique(history.attempts.job)),
+        node_hours=float(hours.sum()), failures=len(failures), node_failures=float((1.0 - scored.own).sum()),
+        lost_hours=float(hours[lost].sum()), node_lost_hours=float((hours[lost] * blamed).sum()),
+        median_mtbf=float(np.median(scored.reliability)) if len(scored.reliability) else None,
+        heavy_threshold=table.heavy_threshold,
+    )  # fmt: skip
+
+
+def _blocks(history: History, cells: Mapping[str, Cell]) -> tuple[Block, ...]:
+    """By leaf switch in the order of their names; nodes without one in blocks of neighbours."""
+    names = history.nodes.names
+    of_switch: dict[str, list[str]] = {}
+    for name, switch in zip(names, history.nodes.switch):
+        of_switch.setdefault(history.nodes.switches[switch] if switch >= 0 else "", []).append(name)
+    loose = sorted(of_switch.pop("", []), key=hostlist_key)
+    switches = sorted(of_switch, key=hostlist_key)
+    blocks = [Block(s, tuple(cells[n] for n in sorted(of_switch[s], key=hostlist_key))) for s in switches]
+    for at in range(0, len(loose), NODES_PER_BLOCK):
+        part = loose[at : at + NODES_PER_BLOCK]
+        blocks.append(Block(f"{part[0]} … {part[-1]}" if len(part) > 1 else part[0], tuple(cells[n] for n in part)))
+    return tuple(blocks)
+
+
+def hostlist_key(name: str) -> tuple[Any, ...]:
+    """Sorts n2 before n10."""
+    words = re.findall(r"[0-9]+|[^0-9]+", name)
+    return tuple((0, int(word), "") if word[0] in "0123456789" else (1, 0, word) for word in words)
+
+
+def _worst(
+    db: Any, history: History, scored: Attribution, published: capability.CapabilityTable, cells: Mapping[str, Cell]
+) -> tuple[Worst, ...]:
+    """Lemons and suspects first, then by capability."""
+    told = {lemon.name: lemon for lemon in lemons.describe(history, scored)}
+    rated = [cell for cell in cells.values() if cell.relative is not None or cell.lemon or cell.suspect]
+    rated.sort(key=lambda c: (not c.lemon, not c.suspect, c.relative if c.relative is not None else np.inf, c.name))
+    chosen = rated[:WORST_NODES]
+    position = {name: at for at, name in enumerate(history.nodes.names)}
+    found = stories(db, history, scored, published, [position[cell.name] for cell in chosen])
+    evidence = [(told[cell.name].words, told[cell.name].command) if cell.name in told else ("", "") for cell in chosen]
+    return tuple(Worst(cell, story, *words) for cell, story, words in zip(chosen, found, evidence))
+
+
+def big_failures(history: History, scored: Attribution, since: float) -> tuple[BigFailure, ...]:
+    """The failures since a moment that lost most node-hours on two nodes or more, newest first."""
+    failures, tasks = scored.failures, history.tasks
+    if not len(failures):
+        return ()
+    failure = failures.of_attempt[tasks.attempt]
+    hours = np.maximum(tasks.end - tasks.start, 0) / 3600
+    lost = np.bincount(failure[failure >= 0], weights=hours[failure >= 0], minlength=len(failures))
+    sizes = np.bincount(failures.failure, minlength=len(failures))
+    at = np.flatnonzero((failures.time >= since) & (sizes >= 2))
+    at = at[np.argsort(-lost[at], kind="stable")][:BIG_FAILURES]
+    jobs = first_jobs(history, scored)
+    order = np.argsort(failures.failure, kind="stable")
+    first = np.searchsorted(failures.failure[order], np.arange(len(failures) + 1))
+    return tuple(
+        BigFailure(
+            time=float(failures.time[f]), job=jobs.get(int(f), 0), work=history.attempts.works[failures.work[f]],
+            nodes=int(sizes[f]), lost_hours=float(lost[f]), own=float(scored.own[f]), known=bool(failures.known[f]),
+            suspects=_suspects(history, scored, order[first[f] : first[f + 1]]),
+        )
+        for f in at[np.argsort(-failures.time[at], kind="stable")]
+    )  # fmt: skip
+
+
+def _suspects(history: History, scored: Attribution, rows: Any) -> tuple[tuple[str, float], ...]:
+    rows = rows[np.argsort(-scored.blame[rows], kind="stable")][:3]
+    named = [(history.nodes.names[scored.failures.node[row]], float(scored.blame[row])) for row in rows]
+    return tuple((name, blame) for name, blame in named if blame >= 0.05)
+
+
+def _weeks(history: History, scored: Attribution) -> tuple[Week, ...]:
+    """Weeks back from `as_of`, oldest first; the first may be cut by the window."""
+    if not len(scored.failures):
+        return ()
+    back = np.floor((history.as_of - scored.failures.time) / WEEK).astype(int).clip(0)
+    count = int(np.ceil((history.as_of - history.window_start) / WEEK))
+    nodes = np.bincount(back, weights=1.0 - scored.own, minlength=count)
+    own = np.bincount(back, weights=scored.own, minlength=count)
+    return tuple(Week(history.as_of - (i + 1) * WEEK, float(nodes[i]), float(own[i])) for i in reversed(range(count)))
+
+
+def _by_day(lines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    days: dict[str, Counter[str]] = {}
+    for line in reversed(lines):
+        day = time.strftime("%Y-%m-%d", time.localtime(float(line.get("time", 0))))
+        days.setdefault(day, Counter())[decision_key(line)[1]] += 1
+    return tuple(days.items())
+
+
+def verdict(failure: BigFailure) -> str:
+    """Who broke it, in a sentence."""
+    if not failure.suspects:
+        return f"the job itself ({failure.own:.0%})" if failure.own >= 0.5 else "nothing stands out"
+    name, blame = failure.suspects[0]
+    if failure.known:
+        return f"{name}: known from Slurm or a hardware event"
+    rest = ", ".join(f"{node} {share:.0%}" for node, share in failure.suspects[1:])
+    if failure.own > blame:
+        return f"likeliest the job itself ({failure.own:.0%}); of the nodes {name} ({blame:.0%})"
+    return f"{name}, {blame:.0%}" + (f"; {rest}" if rest else "") + f"; the job itself {failure.own:.0%}"
