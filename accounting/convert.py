@@ -47,25 +47,30 @@ def integer(text: str) -> int | None:
         raise
 
 
-class Times:
+class Times(dict[str, "int | None"]):
     """Time stamps → epoch seconds: epoch as it is, ISO in the zone given (None: this machine's).
 
-    ISO stamps of one minute share one look-up, as a dump has many rows but few minutes.
+    Used as a dict: `times[text]`; None where Slurm has no time, ValueError for what is no time. Each text is converted
+    once, ISO stamps of one minute share one look-up.
     """
 
     def __init__(self, zone: tzinfo | None = None) -> None:
+        super().__init__()
         self._zone = zone
         self._minutes: dict[str, int] = {}
 
-    def __call__(self, text: str) -> int | None:
-        """Epoch seconds; None where Slurm has no time. Raises ValueError."""
-        if text.isdigit():
-            return whole(text) or None
-        minute = text[:16]
-        start = self._minutes.get(minute)
+    def __missing__(self, text: str) -> int | None:
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        start = self._minutes.get(text[:16])
         if start is not None and len(text) == 19 and text[16] == ":":
-            return start + int(text[17:])
-        return self._slow(text, minute)
+            value: int | None = start + int(text[17:])
+        elif text.isdigit():
+            value = whole(text) or None
+        else:
+            value = self._slow(text, text[:16])
+        self[text] = value
+        return value
 
     def _slow(self, text: str, minute: str) -> int | None:
         if is_no_value(text):
@@ -155,21 +160,6 @@ class Tres(NamedTuple):
     nodes: int | None = None
     gpus: int | None = None
     gpu_type: str | None = None
-
-
-class TresParser:
-    """TRES lists → Tres, remembered: a cluster has few different ones."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Tres] = {"": Tres()}
-
-    def __call__(self, text: str) -> Tres:
-        found = self._known.get(text)
-        if found is None:
-            if len(self._known) >= _CACHE_SIZE:
-                self._known.clear()
-            found = self._known[text] = parse_tres(text)
-        return found
 
 
 def parse_tres(text: str) -> Tres:

@@ -33,9 +33,7 @@ def read_header(file: IO[str], delimiter: str) -> list[str]:
     return header
 
 
-def rows(
-    file: IO[str], header: Sequence[str], delimiter: str, reject: Callable[[records.Reject], None]
-) -> Iterator[Sequence[str]]:
+def rows(file: IO[str], header: Sequence[str], delimiter: str, reject: Callable[[records.Reject], None]) -> Iterator[list[str]]:
     """Rows of a dump; a row with another number of fields than the header is rejected."""
     width = len(header)
     for number, line in enumerate(file, 2):

@@ -8,8 +8,9 @@ working directories and comments stay in Slurm.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from . import convert
 
@@ -53,6 +54,11 @@ FIELDS: tuple[Field, ...] = (
     Field("JobName", "name of the job or step", free=True),
 )
 FIELD_NAMES = tuple(f.name for f in FIELDS)
+_POSITION = {name: i for i, name in enumerate(FIELD_NAMES)}
+_RAW, _NAME, _STATE, _EXIT, _START, _END, _SUBMIT, _TRES, _NTASKS, _RSS, _RSS_NODE, _NODES = (
+    _POSITION[n] for n in ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "Submit", "AllocTRES", "NTasks",
+                           "MaxRSS", "MaxRSSNode", "NodeList")
+)  # fmt: skip
 
 # states in which an attempt can still change; any other word ends it
 OPEN_STATES = frozenset(
@@ -81,6 +87,15 @@ class Step(NamedTuple):
     max_rss_mib: float | None
     max_rss_node: str | None
     node_list: str
+
+
+class Share(NamedTuple):
+    """What the batch step holds: all that the job has on its node."""
+
+    node: str
+    cpus: int | None
+    mem_mib: float | None
+    gpus: int | None
 
 
 class Attempt(NamedTuple):
@@ -119,7 +134,10 @@ class Attempt(NamedTuple):
     failed_node: str | None
     restarts: int | None
     flags: int
-    steps: tuple[Step, ...] = ()
+    nsteps: int = 0
+    steps: Sequence[Step] = ()  # those that did not complete
+    batch: Share | None = None
+    rss: Mapping[str, float] = {}  # node → largest resident memory seen there, MiB
 
     @property
     def is_open(self) -> bool:
@@ -139,13 +157,13 @@ class Task(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A job's row and its steps' rows, not yet converted: key, digest of the text, rows."""
+    """A job's row and its steps' rows, not yet converted: key, digest of the text, kept fields in the table's order."""
 
     job_id: int
     submit: int
     digest: bytes
-    job: Sequence[str]
-    steps: Sequence[Sequence[str]]
+    job: tuple[str, ...]
+    steps: list[tuple[str, ...]]
 
 
 class Reject(NamedTuple):
@@ -163,114 +181,155 @@ class Reader:
     """
 
     def __init__(self, header: Sequence[str], *, times: convert.Times | None = None, cluster: str = "") -> None:
-        self._at = column_positions(header)
-        self._times = times or convert.Times()
-        self._tres = convert.TresParser()
-        self._cluster = cluster
-        self._width = len(header)
-        missing = [n for n in ("JobIDRaw", "Submit", "State") if self._at[n] < 0]
+        at = column_positions(header)
+        missing = [n for n in ("JobIDRaw", "Submit", "State") if at[n] < 0]
         if missing:
             raise ValueError(f"no field {', '.join(missing).replace('JobIDRaw', 'JobIDRaw or JobID')}")
+        self._raw_at = at["JobIDRaw"]
+        kept = itemgetter(*[at[name] for name in FIELD_NAMES])
+        # what is missing has position −1, where one more field reads as empty
+        self._kept = (lambda row: kept([*row, ""])) if min(at.values()) < 0 else kept
+        self._cluster = cluster
+        times = times or convert.Times()
+        self._later = times.later_reading
+        # a cluster's rows repeat the same few texts: each is converted once
+        self._time, self._tres = times, Memo(convert.parse_tres)
+        self._number, self._span, self._state = Memo(convert.integer), Memo(convert.elapsed), Memo(convert.state)
+        self._code, self._word, self._limit = Memo(convert.exit_code), Memo(host_text), Memo(convert.limit_minutes)
+        self._memory = Memo(convert.memory)
 
-    def groups(self, rows: Iterable[Sequence[str]], reject: Callable[[Reject], None]) -> Iterator[Group]:
+    def groups(self, rows: Iterable[list[str]], reject: Callable[[Reject], None]) -> Iterator[Group]:
         """Join each job's row with the steps that follow it. A step without its job is rejected."""
-        at = self._at["JobIDRaw"]
-        job: Sequence[str] | None = None
-        job_text = ""
-        steps: list[Sequence[str]] = []
+        at, kept = self._raw_at, self._kept
+        job: tuple[str, ...] = ()
+        prefix = "?"
+        steps: list[tuple[str, ...]] = []
         for row in rows:
             raw = row[at]
-            if "." in raw:
-                if job is not None and raw.startswith(job_text) and raw[len(job_text)] == ".":
-                    steps.append(row)
-                else:
-                    reject(Reject("step without its job's row before it", self.kept_text(row)))
-                continue
-            if job is not None:
-                yield from self._group(job, steps, reject)
-            job, job_text, steps = row, raw, []
-        if job is not None:
+            if "." not in raw:
+                if job:
+                    yield from self._group(job, steps, reject)
+                job, prefix, steps = kept(row), raw + ".", []
+            elif raw.startswith(prefix):
+                steps.append(kept(row))
+            else:
+                reject(Reject("step without its job's row before it", kept_text(kept(row))))
+        if job:
             yield from self._group(job, steps, reject)
 
-    def _group(self, job: Sequence[str], steps: list[Sequence[str]], reject: Callable[[Reject], None]) -> Iterator[Group]:
+    def _group(self, job: tuple[str, ...], steps: list[tuple[str, ...]], reject: Callable[[Reject], None]) -> Iterator[Group]:
         try:
-            submit = self._times(job[self._at["Submit"]])
-            number = raw_id(job[self._at["JobIDRaw"]])
+            submit = self._time[job[_SUBMIT]]
+            number = raw_id(job[_RAW])
             if submit is None:
                 raise ValueError("no submit time")
         except ValueError as err:
-            reject(Reject(str(err), self.kept_text(job)))
+            reject(Reject(str(err), kept_text(job)))
             return
-        text = "\x1e".join(["\x1f".join(row) for row in (job, *steps)])
-        yield Group(number, submit, digest(text), job, steps)
-
-    def kept_text(self, row: Sequence[str]) -> str:
-        """The kept fields of a row as name=value, for the rejects table."""
-        return " ".join(f"{name}={row[i]}" for name, i in self._at.items() if 0 <= i < len(row) and row[i])
+        flat = job
+        for step in steps:
+            flat += step
+        yield Group(number, submit, digest("\x1f".join(flat)), job, steps)
 
     def attempt(self, group: Group) -> Attempt:
         """Convert a group. Raises ValueError naming the field's text that can't be understood."""
-        at, row = self._at, [*group.job, ""]
-        shown = convert.job_id(row[at["JobID"]] or row[at["JobIDRaw"]])
-        state, cancelled_by = convert.state(row[at["State"]])
-        start, end, elapsed, flags = self._span(row, state)
-        tres = self._tres(row[at["AllocTRES"]])
-        nodes = clean_node_list(row[at["NodeList"]])
-        nnodes = convert.integer(row[at["AllocNodes"]]) or 0
-        cpus = convert.integer(row[at["AllocCPUS"]])
-        code, signal = convert.exit_code(row[at["ExitCode"]])
-        derived, derived_signal = convert.exit_code(row[at["DerivedExitCode"]])
-        if group.job_id < 0:
-            flags |= NO_RAW_ID
+        (
+            raw, label, cluster, _, eligible, begin, finish, lasted, state_text, exit_text, derived_text, allocated, cpu_text,
+            tres_text, asked, limit, partition, account, qos, user, node_list, _, _, _, failed_node, restarts, name,
+        ) = group.job  # fmt: skip
+        label = label or raw
+        shown = convert.JobId(group.job_id) if label.isdigit() else convert.job_id(label)
+        state, cancelled_by = self._state[state_text]
+        start, end, elapsed, flags = self._times(begin, finish, lasted, state)
+        tres: convert.Tres = self._tres[tres_text]
+        cpus, nnodes = self._number[cpu_text], self._number[allocated] or 0
+        code, signal = self._code[exit_text]
+        derived, derived_signal = self._code[derived_text]
+        mem = tres.mem_mib
+        if mem is None and asked:
+            mem = asked_memory(self._memory[asked], tres.nodes or nnodes, cpus)
         return Attempt(
-            row[at["Cluster"]] or self._cluster, group.job_id, group.submit, row[at["JobID"]] or row[at["JobIDRaw"]],
-            shown.job if shown.is_array else None, shown.task,
-            shown.job if shown.het_offset is not None else None, shown.het_offset,
-            row[at["User"]], row[at["JobName"]], row[at["Account"]], row[at["Partition"]], row[at["QOS"]],
-            state, cancelled_by, code, signal, derived, derived_signal,
-            self._times(row[at["Eligible"]]), start, end, elapsed, convert.limit_minutes(row[at["TimelimitRaw"]]),
-            nnodes, cpus, _memory(tres, row[at["ReqMem"]], tres.nodes or nnodes, cpus), tres.gpus, tres.gpu_type, nodes,
-            _word(row[at["FailedNode"]]), convert.integer(row[at["Restarts"]]), flags,
-            tuple([self._step(step) for step in group.steps]),
+            cluster or self._cluster, group.job_id, group.submit, label, shown.job if shown.is_array else None,
+            shown.task, shown.job if shown.het_offset is not None else None, shown.het_offset, user, name, account,
+            partition, qos, state, cancelled_by, code, signal, derived, derived_signal, self._time[eligible], start, end,
+            elapsed, self._limit[limit], nnodes, cpus, mem, tres.gpus, tres.gpu_type, self._word[node_list] or "",
+            self._word[failed_node], self._number[restarts], flags | (NO_RAW_ID if group.job_id < 0 else 0),
+            len(group.steps), *self._steps(group.steps),
         )  # fmt: skip
 
-    def _span(self, row: Sequence[str], state: str) -> tuple[int | None, int | None, int | None, int]:
-        at, flags = self._at, 0
-        start, end = self._times(row[at["Start"]]), self._times(row[at["End"]])
-        lasted = convert.elapsed(row[at["ElapsedRaw"]])
+    def _times(self, begin: str, finish: str, lasted_text: str, state: str) -> tuple[int | None, int | None, int | None, int]:
+        """Start, end, run time and flags: ends before the start are clamped, the hour that DST repeats is resolved."""
+        start, end, flags = self._time[begin], self._time[finish], 0
+        lasted = self._span[lasted_text]
         if start is None:
             return None, end, None, 0
         if end is None and lasted is not None and state not in OPEN_STATES:
             end, flags = start + int(lasted), END_FROM_ELAPSED
         if end is not None and lasted is not None and end - start - lasted in (3600, -3600):
-            start, end, flags = self._dst(row, start, end, int(lasted), flags)
+            for first in (start, self._later(begin)):
+                for last in (end, self._later(finish)):
+                    if first is not None and last is not None and last - first == lasted:
+                        start, end, flags = first, last, flags | DST_RESOLVED
         if end is not None and end < start:
             end, flags = start, flags | CLAMPED
         return start, end, None if lasted is None else int(lasted), flags
 
-    def _dst(self, row: Sequence[str], start: int, end: int, lasted: int, flags: int) -> tuple[int, int, int]:
-        """In the hour that DST repeats a stamp has two readings: take those that agree with the run time."""
-        starts = (start, self._times.later_reading(row[self._at["Start"]]))
-        ends = (end, self._times.later_reading(row[self._at["End"]]))
-        for first in starts:
-            for last in ends:
-                if first is not None and last is not None and last - first == lasted:
-                    return first, last, flags | DST_RESOLVED
-        return start, end, flags
+    def _steps(self, rows: Sequence[Sequence[str]]) -> tuple[list[Step], Share | None, dict[str, float]]:
+        """Steps that did not complete, the batch step's share, and the largest resident memory seen on each node.
+
+        sacct names the node of the largest; without that it is the step's only node.
+        """
+        failed, batch, rss = [], None, dict[str, float]()
+        for row in rows:
+            if row[_STATE] != "COMPLETED":
+                failed.append(self._step(row))
+            raw = row[_RAW]
+            if raw.endswith(".batch") and row[_TRES]:
+                share = self._tres[row[_TRES]]
+                batch = Share(row[_NODES], share.cpus, share.mem_mib, share.gpus)
+            if row[_RSS]:
+                largest, node = mib(row[_RSS]), row[_RSS_NODE] or row[_NODES]
+                if largest is not None and largest > rss.get(node, -1.0):
+                    rss[node] = largest
+        return failed, batch, rss
 
     def _step(self, row: Sequence[str]) -> Step:
-        at, row = self._at, [*row, ""]
-        start, end = self._times(row[at["Start"]]), self._times(row[at["End"]])
+        start, end = self._time[row[_START]], self._time[row[_END]]
         if start is not None and end is not None and end < start:
             end = start
-        tres = self._tres(row[at["AllocTRES"]])
-        code, signal = convert.exit_code(row[at["ExitCode"]])
-        rss = convert.memory(row[at["MaxRSS"]])
+        tres: convert.Tres = self._tres[row[_TRES]]
+        code, signal = self._code[row[_EXIT]]
         return Step(
-            row[at["JobIDRaw"]].partition(".")[2], row[at["JobName"]], convert.state(row[at["State"]])[0], code, signal,
-            start, end, convert.integer(row[at["NTasks"]]), tres.cpus, tres.mem_mib, tres.gpus,
-            rss.mib if rss else None, _word(row[at["MaxRSSNode"]]), clean_node_list(row[at["NodeList"]]),
+            row[_RAW].partition(".")[2], row[_NAME], self._state[row[_STATE]][0], code, signal, start, end,
+            self._number[row[_NTASKS]], tres.cpus, tres.mem_mib, tres.gpus, mib(row[_RSS]) if row[_RSS] else None,
+            self._word[row[_RSS_NODE]], self._word[row[_NODES]] or "",
         )  # fmt: skip
+
+
+_SIMPLE = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+
+
+def mib(text: str) -> float | None:
+    """Memory text in MiB, whatever it is per. Raises ValueError."""
+    factor = _SIMPLE.get(text[-1:])
+    if factor and text[:-1].isdecimal() and len(text) < convert.MAX_DIGITS:
+        return int(text[:-1]) * factor
+    found = convert.memory(text)
+    return found.mib if found else None
+
+
+class Memo(dict[str, Any]):
+    """Text → converted value, each text converted once; a look-up costs what a dict's does. Forgets all when full."""
+
+    def __init__(self, converter: Callable[[str], Any], size: int = 50_000) -> None:
+        super().__init__()
+        self._converter, self._size = converter, size
+
+    def __missing__(self, text: str) -> Any:
+        if len(self) >= self._size:
+            self.clear()
+        value = self[text] = self._converter(text)
+        return value
 
 
 def column_positions(header: Sequence[str]) -> dict[str, int]:
@@ -301,13 +360,11 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
-def clean_node_list(text: str) -> str:
-    """A node list, or "" for the words that mean "never got nodes" (they would expand to hosts of that name)."""
-    return _word(text) or ""
+def host_text(text: str) -> str | None:
+    """A host name or node list. None for the words that mean "never got nodes" (they would expand to hosts of that name).
 
-
-def _word(text: str) -> str | None:
-    """A host name or list; Slurm allows ASCII only, and anything else would not fit a text column."""
+    Slurm allows ASCII only, so anything else is not one: ValueError.
+    """
     if convert.is_no_value(text):
         return None
     if not text.isascii():
@@ -315,11 +372,13 @@ def _word(text: str) -> str | None:
     return text
 
 
-def _memory(tres: convert.Tres, asked: str, nnodes: int, cpus: int | None) -> float | None:
-    """Memory of the whole job, MiB: what was allocated, else what was asked for (0 there means all of a node)."""
-    if tres.mem_mib is not None:
-        return tres.mem_mib
-    found = convert.memory(asked)
+def kept_text(row: Sequence[str]) -> str:
+    """The kept fields of a row as name=value, for the rejects table."""
+    return " ".join(f"{name}={text}" for name, text in zip(FIELD_NAMES, row) if text)
+
+
+def asked_memory(found: convert.Memory | None, nnodes: int, cpus: int | None) -> float | None:
+    """Memory of the whole job in MiB from ReqMem, per CPU, per node or in all; 0 means all of a node: unknown."""
     if found is None or found.mib <= 0:
         return None
     return found.mib * {"c": cpus or 1, "n": nnodes or 1}.get(found.per, 1)
@@ -331,40 +390,29 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[Task]:
     The batch step holds everything the job has on its node, so it tells that node's share; the rest is divided evenly
     (exact where one node is left).
     """
-    count = len(names)
-    if not count or attempt.start is None:
+    if not names or attempt.start is None:
         return []
-    amounts: tuple[float | None, ...] = (attempt.cpus, attempt.mem_mib, attempt.gpus)
-    if count == 1 and not attempt.steps:
-        return [_task(names[0], amounts, None, True)]
-    rss = _rss_by_node(attempt.steps)
-    batch = next((s for s in attempt.steps if s.step == "batch" and s.cpus is not None), None)
-    known = batch.node_list if batch and count > 1 and batch.node_list in names else None
-    shares: dict[str, tuple[float | None, ...]] = {}
-    if batch and known:
-        shares[known] = (batch.cpus, batch.mem_mib, batch.gpus)
-        amounts = tuple([_minus(total, part) for total, part in zip(amounts, shares[known])])
-    rest = count - len(shares)
-    even = amounts if rest == 1 else tuple([None if total is None else total / rest for total in amounts])
-    return [_task(n, shares.get(n, even), rss.get(n), rest == 1 or n in shares) for n in names]
-
-
-def _task(node: str, amounts: Sequence[float | None], rss: float | None, exact: bool) -> Task:
-    cpus, mem, gpus = amounts
-    return Task(node, cpus, mem, gpus, rss, exact)
+    cpus, mem, gpus, rest, rss = attempt.cpus, attempt.mem_mib, attempt.gpus, len(names), attempt.rss.get
+    if rest == 1:
+        return [Task(names[0], cpus, mem, gpus, rss(names[0]), True)]
+    batch = attempt.batch
+    if batch is not None and batch.node in names:
+        rest -= 1
+        cpus, mem, gpus = _minus(cpus, batch.cpus), _minus(mem, batch.mem_mib), _minus(gpus, batch.gpus)
+    else:
+        batch = None
+    if rest > 1:
+        cpus, mem, gpus = _part(cpus, rest), _part(mem, rest), _part(gpus, rest)
+    exact = rest == 1
+    found = [Task(name, cpus, mem, gpus, rss(name), exact) for name in names]
+    if batch is not None:
+        found[names.index(batch.node)] = Task(*batch, rss(batch.node), True)
+    return found
 
 
 def _minus(total: float | None, part: float | None) -> float | None:
     return None if total is None else max(0, total - (part or 0))
 
 
-def _rss_by_node(steps: Sequence[Step]) -> dict[str, float]:
-    """Largest resident memory seen on a node, MiB: by the node sacct names, or the step's only node."""
-    rss: dict[str, float] = {}
-    for step in steps:
-        node = step.max_rss_node or step.node_list
-        if step.max_rss_mib is None or not node or "[" in node or "," in node:
-            continue
-        if step.max_rss_mib > rss.get(node, -1.0):
-            rss[node] = step.max_rss_mib
-    return rss
+def _part(total: float | None, count: int) -> float | None:
+    return None if total is None else total / count

@@ -84,12 +84,12 @@ CREATE TABLE attempts (          -- one attempt of one job; a requeue or resize 
   node_list TEXT NOT NULL,       -- folded
   failed_node TEXT,              -- the node that failed under it, where Slurm says so
   restarts INTEGER,
+  nsteps INTEGER NOT NULL,
   flags INTEGER NOT NULL,        -- 1 end was before start, 2 end from run time, 4 no raw id, 8 bad node list, 16 DST hour
   UNIQUE (cluster_id, job_id, submit)
 );
 CREATE INDEX attempts_end ON attempts (cluster_id, end);
 CREATE INDEX attempts_open ON attempts (cluster_id) WHERE is_open = 1;
-CREATE INDEX attempts_work ON attempts (work_id);
 CREATE TABLE tasks (             -- one attempt on one node
   attempt_id INTEGER NOT NULL REFERENCES attempts(id) ON DELETE CASCADE,
   node_id INTEGER NOT NULL REFERENCES nodes(id),
@@ -103,7 +103,7 @@ CREATE TABLE tasks (             -- one attempt on one node
   PRIMARY KEY (attempt_id, node_id)
 ) WITHOUT ROWID;
 CREATE INDEX tasks_node ON tasks (node_id, start);
-CREATE TABLE steps (
+CREATE TABLE steps (             -- steps that did not complete; what the others tell is in tasks
   attempt_id INTEGER NOT NULL REFERENCES attempts(id) ON DELETE CASCADE,
   step TEXT NOT NULL,            -- batch, extern, interactive, 0, 1, …
   name TEXT NOT NULL,

@@ -36,7 +36,7 @@ def test_words_are_no_value(text):
     assert convert.elapsed(text) is None
     assert convert.integer(text) is None
     assert convert.limit_minutes(text) is None
-    assert convert.Times()(text) is None
+    assert convert.Times()[text] is None
     assert convert.exit_code(text) == (None, None)
 
 
@@ -138,11 +138,11 @@ def test_not_a_job_id(text):
 
 def test_times_in_a_zone_and_in_the_repeated_hour():
     berlin = convert.Times(ZoneInfo("Europe/Berlin"))
-    assert berlin("2026-01-31T12:00:07") == 1769857207
-    assert berlin("2026-01-31T12:00:08") == 1769857208  # from the remembered minute
-    assert berlin("1769857207") == 1769857207
-    assert berlin("2026-01-31T12:00:07+01:00") == 1769857207
-    first = berlin("2026-10-25T02:30:00")
+    assert berlin["2026-01-31T12:00:07"] == 1769857207
+    assert berlin["2026-01-31T12:00:08"] == 1769857208  # from the remembered minute
+    assert berlin["1769857207"] == 1769857207
+    assert berlin["2026-01-31T12:00:07+01:00"] == 1769857207
+    first = berlin["2026-10-25T02:30:00"]
     assert berlin.later_reading("2026-10-25T02:30:00") == first + 3600
     assert berlin.later_reading("2026-10-25T04:30:00") is None
 
@@ -150,4 +150,4 @@ def test_times_in_a_zone_and_in_the_repeated_hour():
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01T00:00:00", "12:00", "-1", "9" * 40, "2026-01-31T12:00:0x"])
 def test_not_a_time(text):
     with pytest.raises(ValueError):
-        convert.Times()(text)
+        convert.Times()[text]
