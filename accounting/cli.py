@@ -1,4 +1,4 @@
-"""Commands of the accounting half: what fills the history."""
+"""`workhorse collect`: accounting → history."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from slurm_hook.errors import UsageError, WorkhorseError
+from slurm_hook.errors import InputError, UsageError, WorkhorseError
 
 from . import collect as collecting
-from . import dump, nodes, times
+from . import convert, dump, dump_json, events, nodes, source, times
 from .records import Reject
 from .store import Counts, Store, connect
 
@@ -25,15 +25,19 @@ def database_path(ctx: click.Context, db: str | None) -> str:
 @click.option("-S", "--starttime", help="read from here (backfill), as in sacct: now-90days, 2026-01-31, …")
 @click.option("-E", "--endtime", default="now", show_default=True, help="read up to here")
 @click.option("-M", "--cluster", help="cluster; default: the one of this configuration")
+@click.option("--no-resume", is_flag=True, help="begin an interrupted -S anew instead of going on where it was")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.option("--file", "dump_path", type=click.Path(), help="read a dump (sacct -p, -P or --json output; - is stdin)")
 @click.option("--delimiter", default="|", show_default=True, help="delimiter of the dump")
 @click.option("--fields", help="field names of a dump without header, comma-separated")
 @click.option("--timezone", help="time zone of ISO times in the dump, such as Europe/Berlin; default: this machine's")
 @click.option("--nodes", "nodes_path", type=click.Path(), help="inventory for a dump: a saved `scontrol -o show node`")
+@click.option("--events", "events_path", type=click.Path(), help="events for a dump: a saved `sacctmgr -nP list event`")
 @click.pass_context
 def collect(ctx: click.Context, **options: Any) -> None:
     """Read accounting into the history: what is new since the last run, a stretch of time, or a dump.
+
+    Exit code 3: all is read, but some rows could not be understood; they are in the table `rejects` with the reason.
 
     \b
     Examples:
@@ -41,11 +45,15 @@ def collect(ctx: click.Context, **options: Any) -> None:
       workhorse collect --db history.db --file jobs.psv
     """
     path = database_path(ctx, options["db"])
+    started = time.monotonic()
     db = connect(path)
     with collecting.one_at_a_time(path):
-        run = _from_dump if options["dump_path"] else _from_slurm
-        store, counts = run(ctx.obj, db, path, options)
-    click.echo(closing_line(store, counts))
+        stores = collecting.Stores(db, path, options["cluster"] or "")
+        if options["dump_path"]:
+            counts = from_dump(ctx.obj, stores, options)
+        else:
+            counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
+    click.echo(closing_line(stores, counts, time.monotonic() - started))
     write_metrics(ctx.obj)
     if counts.rejected:
         ctx.exit(3)
@@ -65,57 +73,115 @@ def write_metrics(settings: Any) -> None:
         click.echo(f"workhorse: {err}", err=True)
 
 
-def closing_line(store: Store, counts: Counts) -> str:
+def closing_line(stores: collecting.Stores, counts: Counts, seconds: float) -> str:
     """What a run did, in one line."""
+    names = ", ".join(sorted(stores.all)) or stores.default
     line = (
-        f"cluster {store.cluster}: {counts.attempts} attempts read, {counts.new} new, {counts.changed} changed,"
-        f" {counts.tasks} tasks written"
+        f"cluster {names}: {counts.attempts} attempts read, {counts.new} new, {counts.changed} changed,"
+        f" {counts.tasks} tasks written in {seconds:.1f} s"
     )
-    return line + (f"; {counts.rejected} rows set aside (table rejects)" if counts.rejected else "")
+    if counts.rejected:
+        line += f"; {counts.rejected} rows set aside, see the table rejects"
+    return line
 
 
-def _from_slurm(settings: Any, db: Any, path: str, options: dict[str, Any]) -> tuple[Store, Counts]:
-    now = int(time.time())
-    timeout = settings.slurm.timeout
-    end = min(times.parse_when(options["endtime"], now), now)
-    cluster = options["cluster"] or nodes.cluster_name(timeout)
-    store = Store(db, path, cluster)
-    start = _start(settings, store, options["starttime"], now)
-    if start >= end:
-        raise UsageError(f"-S {options['starttime']}: not before -E {options['endtime']}; nothing to read")
-    nodes.save(store, nodes.from_slurm(timeout, options["cluster"] or ""), now, "scontrol")
-    hours = settings.history.window_hours
-    with click.progressbar(
-        length=end - start, label="reading accounting", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
-        counts = collecting.update(
-            store, start, end, hours=hours, timeout=timeout, cluster=options["cluster"] or "",
-            progress=lambda done: bar.update(done - start - bar.pos),
-        )  # fmt: skip
-    return store, counts
+def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any], *, quiet: bool = True) -> Counts:
+    """Collect from the running Slurm: inventory, events, then accounting. options: cluster, starttime, endtime, no_resume.
+
+    `workhorse refresh` calls it too.
+    """
+    now, timeout = int(time.time()), settings.slurm.timeout
+    there = options.get("cluster") or ""
+    stores.default = there or nodes.cluster_name(timeout)
+    store = stores[""]
+    start, end, backfill = _stretch(settings, store, options, now)
+    nodes.save(store, nodes.from_slurm(timeout, there), now, "scontrol")
+    classify = events.Reasons(settings["events.reasons"])
+    events.save(store, events.read(start, timeout, classify, store.cluster))
+    reads = source.choose(settings, stores, there)
+    with click.progressbar(length=end - start, label="accounting", file=sys.stderr, hidden=quiet) as bar:
+
+        def done(high: int) -> None:
+            bar.update(high - start - bar.pos)
+            if backfill:
+                backfill.reached(high)
+
+        counts = collecting.update(store, reads, start, end, hours=settings.history.window_hours, done=done)
+    if backfill:
+        backfill.finished()
+    elif start <= now - settings.history.deep_hours * times.HOUR:
+        store.set_deep_read(now)
+    return counts
 
 
-def _start(settings: Any, store: Store, asked: str | None, now: int) -> int:
-    if asked:
-        return times.parse_when(asked, now)
-    mark = store.high_water()
-    if mark is None:
-        return now - settings.history.first_days * times.DAY
-    return mark - settings.history.overlap_hours * times.HOUR
-
-
-def _from_dump(settings: Any, db: Any, path: str, options: dict[str, Any]) -> tuple[Store, Counts]:
-    store = Store(db, path, options["cluster"] or "cluster")
-    rejects: list[Reject] = []
-    with dump.open_dump(options["dump_path"]) as file:
-        delimiter = options["delimiter"]
-        header = options["fields"].split(",") if options["fields"] else dump.read_header(file, delimiter)
-        zone = times.zone(options["timezone"])
-        counts = collecting.store_rows(
-            store, header, dump.rows(file, header, delimiter, rejects.append), source=options["dump_path"], times=zone
+def _stretch(
+    settings: Any, store: Store, options: dict[str, Any], now: int
+) -> tuple[int, int, collecting.Backfill | None]:
+    """Start and end of what is read, and the progress of a backfill if it is one."""
+    end = min(times.parse_when(options.get("endtime") or "now", now), now)
+    asked = options.get("starttime")
+    if not asked:
+        history = settings.history
+        start = collecting.next_start(
+            store, now, overlap_hours=history.overlap_hours, deep_hours=history.deep_hours, first_days=history.first_days
         )
-    store.add_rejects(options["dump_path"], rejects, int(time.time()))
+        return min(start, end - 1), end, None
+    start = times.parse_when(asked, now)
+    if start >= end:
+        raise UsageError(f"-S {asked}: not before -E {options['endtime']}; nothing to read")
+    backfill = collecting.Backfill(store, start, end, resume=not options.get("no_resume"))
+    if backfill.resumed:
+        click.echo(f"going on at {convert.utc(backfill.start)}, where the last run was interrupted", err=True)
+    return backfill.start, end, backfill
+
+
+def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any]) -> Counts:
+    """Collect from a dump, with inventory and events from files or none."""
+    path = options["dump_path"]
+    stores.default = stores.default or "cluster"
+    rejects: list[Reject] = []
+    zone = times.zone(options["timezone"])
+    with dump.open_dump(path) as file:
+        if _is_json(file):
+            header, rows = dump_json.HEADER, dump_json.rows(dump_json.load(file, path), rejects.append)
+        else:
+            fields = options["fields"].split(",") if options["fields"] else ()
+            text = dump.Dump(file, options["delimiter"], fields)
+            header, rows = text.header, text.rows(rejects.append)
+        counts = collecting.store_rows(stores, header, rows, source=path, times=zone)
+    counts += collecting.keep_rejects(stores[""], path, rejects)
+    _add_files(settings, stores, options, zone)
+    if len(stores.all) > 1:
+        _drop_unused(stores)
+    return counts
+
+
+def _is_json(file: Any) -> bool:
+    return file.buffer.peek(64).lstrip()[:1] == b"{"
+
+
+def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any], zone: convert.Times) -> None:
+    """Inventory and events that came beside the dump; nodes without inventory get the size that their tasks show."""
+    named = [store for name, store in stores.all.items() if name != stores.default] or [stores[""]]
+    if options["nodes_path"] or options["events_path"]:
+        if len(named) > 1:
+            raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
     if options["nodes_path"]:
-        nodes.save(store, nodes.from_file(options["nodes_path"]), 0, "file")
-    nodes.infer(store)
-    return store, counts + Counts(rejected=len(rejects))
+        nodes.save(named[0], nodes.from_file(options["nodes_path"]), 0, "file")
+    if options["events_path"]:
+        classify = events.Reasons(settings["events.reasons"])
+        try:
+            with open(options["events_path"], encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+                events.save(named[0], list(events.parse(file.read(), zone, classify, user_last=True)))
+        except OSError as err:
+            raise InputError(f"{options['events_path']}: can't be read ({err.strerror})") from err
+    for store in named:
+        nodes.infer(store)
+
+
+def _drop_unused(stores: collecting.Stores) -> None:
+    """The name for rows without a cluster isn't needed where all have one."""
+    store = stores.all.get(stores.default)
+    if store and stores.default == "cluster" and store.is_empty():
+        store.drop()
+        del stores.all[stores.default]

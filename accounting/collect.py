@@ -9,22 +9,29 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import NamedTuple
 
-from slurm_hook.errors import BusyError, InputError
+import sqlite_utils
+
+from slurm_hook.errors import BusyError, InputError, StoreError
 
 from . import convert, records, sacct
-from .store import CHUNK, Counts, Store
+from .store import CHUNK, Counts, Store, transaction
 
 HOUR = 3600
+DAY = 86_400
 
 
 @contextmanager
 def one_at_a_time(path: str) -> Iterator[None]:
-    """Hold the lock of a database while collecting. Raises BusyError at once when another process has it.
+    """Hold the lock of a database while writing. Raises BusyError at once when another process has it.
 
     The kernel drops the lock with the process, so a killed run leaves none behind.
     """
-    descriptor = os.open(path + ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path + ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        raise StoreError(f"{path}.lock: can't be opened ({err.strerror}); run as the database's owner") from err
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,12 +45,26 @@ def one_at_a_time(path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+class Stores:
+    """The clusters of one database; rows that don't name theirs belong to `default`."""
+
+    def __init__(self, db: sqlite_utils.Database, path: str, default: str) -> None:
+        self._db, self._path, self.default = db, path, default
+        self.all: dict[str, Store] = {}
+
+    def __getitem__(self, cluster: str) -> Store:
+        name = cluster or self.default
+        if name not in self.all:
+            self.all[name] = Store(self._db, self._path, name)
+        return self.all[name]
+
+
 def store_rows(
-    store: Store, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None
+    stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None
 ) -> Counts:
     """Write all rows of one source. Returns counts. Raises InputError when the header lacks what is needed."""
     try:
-        reader = records.Reader(header, times=times, cluster=store.cluster)
+        reader = records.Reader(header, times=times, cluster=stores.default)
     except ValueError as err:
         raise InputError(f"{source}: {err}; needed are JobIDRaw (or JobID), Submit and State") from err
     rejects: list[records.Reject] = []
@@ -51,9 +72,11 @@ def store_rows(
     groups = reader.groups(rows, rejects.append)
     with no_cycle_search():
         while chunk := list(islice(groups, CHUNK)):
-            total += store.write(reader, chunk, rejects.append)
-            total += _keep_rejects(store, source, rejects)
-    return total + _keep_rejects(store, source, rejects)
+            for cluster in {group.cluster for group in chunk}:
+                mine = [group for group in chunk if group.cluster == cluster]
+                total += stores[cluster].write(reader, mine, rejects.append)
+            total += keep_rejects(stores[""], source, rejects)
+    return total + keep_rejects(stores[""], source, rejects)
 
 
 @contextmanager
@@ -68,7 +91,8 @@ def no_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-def _keep_rejects(store: Store, source: str, rejects: list[records.Reject]) -> Counts:
+def keep_rejects(store: Store, source: str, rejects: list[records.Reject]) -> Counts:
+    """Write what was set aside and empty the list."""
     count = len(rejects)
     if count:
         store.add_rejects(source, rejects, int(time.time()))
@@ -84,25 +108,104 @@ def windows(start: int, end: int, hours: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def read_window(store: Store, start: int, end: int, *, timeout: float, fields: Sequence[str], cluster: str = "") -> Counts:
-    """Ask sacct for one window and write it."""
-    query = sacct.Query(start, end, cluster=cluster, timeout=timeout, fields=fields)
-    return store_rows(store, query.fields, query.rows(), source="sacct")
+class Source(NamedTuple):
+    """How accounting is read: for one window (start, end), or again for some jobs from a time on; returns counts."""
+
+    window: Callable[[int, int], Counts]
+    jobs: Callable[[Sequence[int], int, int], Counts]
+
+
+def from_sacct(stores: Stores, timeout: float, cluster: str = "") -> Source:
+    """sacct as the source. Raises SlurmError when it can't be run at all."""
+    fields = sacct.known_fields(timeout)
+
+    def window(start: int, end: int) -> Counts:
+        query = sacct.Query(start, end, cluster=cluster, timeout=timeout, fields=fields)
+        return store_rows(stores, query.fields, query.rows(), source="sacct")
+
+    def jobs(ids: Sequence[int], start: int, end: int) -> Counts:
+        query = sacct.Query(start, end, cluster=cluster, jobs=ids, timeout=timeout, fields=fields)
+        return store_rows(stores, query.fields, query.rows(), source="sacct")
+
+    return Source(window, jobs)
+
+
+def read_window(source: Source, start: int, end: int) -> Counts:
+    """One window; halved (down to an hour) where slurmdbd can't answer it as a whole."""
+    try:
+        return source.window(start, end)
+    except sacct.SlurmTimeout:
+        if end - start <= HOUR:
+            raise
+        middle = (start + end) // 2
+        return read_window(source, start, middle) + read_window(source, middle, end)
 
 
 def update(
-    store: Store, start: int, end: int, *, hours: int, timeout: float, cluster: str = "",
-    progress: Callable[[int], None] = lambda done: None,
-) -> Counts:  # fmt: skip
-    """Read [start, end] window by window, then what was still open before it, and advance the high-water mark."""
-    fields = sacct.known_fields(timeout)
+    store: Store, source: Source, start: int, end: int, *, hours: int, done: Callable[[int], None] = lambda high: None
+) -> Counts:
+    """Read [start, end] window by window, then again what was still open before it. `done` is told each window's end.
+
+    The high-water mark follows each window that joins what was read before.
+    """
     total = Counts()
     for low, high in windows(start, end, hours):
-        total += read_window(store, low, high, timeout=timeout, fields=fields, cluster=cluster)
-        store.set_high_water(high)
-        progress(high)
-    still_open = store.open_jobs(start)
-    for ids in sacct.by_ids(still_open):
-        query = sacct.Query(0, end, cluster=cluster, jobs=ids, timeout=timeout, fields=fields)
-        total += store_rows(store, query.fields, query.rows(), source="sacct")
+        total += read_window(source, low, high)
+        mark = store.high_water()
+        if mark is None or low <= mark:
+            store.set_high_water(high)
+        done(high)
+    for ids, since in still_open(store, start):
+        total += source.jobs(ids, since, end)
     return total
+
+
+def still_open(store: Store, before: int) -> Iterator[tuple[Sequence[int], int]]:
+    """Jobs submitted before a time that may have changed since they were read, in lists that one call can take."""
+    jobs = store.open_jobs(before)
+    for some in sacct.by_ids(jobs):
+        yield [job for job, _ in some], min(submit for _, submit in some) - 1
+
+
+def next_start(store: Store, now: int, *, overlap_hours: int, deep_hours: int, first_days: int) -> int:
+    """Where the next plain collect begins: before the high-water mark, once a day well before it."""
+    mark = store.high_water()
+    if mark is None:
+        return now - first_days * DAY
+    deep = store.value("deep_read") or 0
+    if now - deep >= DAY and deep_hours > overlap_hours:
+        return min(mark - overlap_hours * HOUR, now - deep_hours * HOUR)
+    return mark - overlap_hours * HOUR
+
+
+class Backfill:
+    """Progress of `collect -S`, kept so that an interrupted one goes on where it was."""
+
+    def __init__(self, store: Store, start: int, end: int, *, resume: bool = True) -> None:
+        self._store = store
+        self.start = start
+        old = store.value("backfill_start")
+        after = store.value("backfill_next")
+        # "now-90days" is another second each time: the same stretch within a day
+        if resume and old is not None and after is not None and abs(old - start) <= DAY and old < after < end:
+            self.start = after
+        self.resumed = self.start != start
+        self._note(old if self.resumed else start, end, self.start)
+
+    def _note(self, start: int | None, end: int | None, after: int | None) -> None:
+        with transaction(self._store.conn, self._store.path):
+            self._store.conn.execute(
+                "UPDATE clusters SET backfill_start = ?, backfill_end = ?, backfill_next = ? WHERE id = ?",
+                (start, end, after, self._store.cluster_id),
+            )
+
+    def reached(self, high: int) -> None:
+        """A window is done."""
+        with transaction(self._store.conn, self._store.path):
+            self._store.conn.execute(
+                "UPDATE clusters SET backfill_next = ? WHERE id = ?", (high, self._store.cluster_id)
+            )
+
+    def finished(self) -> None:
+        """All is read: the next one begins anew."""
+        self._note(None, None, None)

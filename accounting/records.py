@@ -55,9 +55,9 @@ FIELDS: tuple[Field, ...] = (
 )
 FIELD_NAMES = tuple(f.name for f in FIELDS)
 _POSITION = {name: i for i, name in enumerate(FIELD_NAMES)}
-_RAW, _NAME, _STATE, _EXIT, _START, _END, _SUBMIT, _TRES, _NTASKS, _RSS, _RSS_NODE, _NODES = (
+_RAW, _NAME, _STATE, _EXIT, _START, _END, _SUBMIT, _TRES, _NTASKS, _RSS, _RSS_NODE, _NODES, _CLUSTER = (
     _POSITION[n] for n in ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "Submit", "AllocTRES", "NTasks",
-                           "MaxRSS", "MaxRSSNode", "NodeList")
+                           "MaxRSS", "MaxRSSNode", "NodeList", "Cluster")
 )  # fmt: skip
 
 # states in which an attempt can still change; any other word ends it
@@ -164,6 +164,11 @@ class Group(NamedTuple):
     digest: bytes
     job: tuple[str, ...]
     steps: list[tuple[str, ...]]
+
+    @property
+    def cluster(self) -> str:
+        """As the row names it; empty where it doesn't."""
+        return self.job[_CLUSTER]
 
 
 class Reject(NamedTuple):
@@ -392,7 +397,9 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[Task]:
     """
     if not names or attempt.start is None:
         return []
-    cpus, mem, gpus, rest, rss = attempt.cpus, attempt.mem_mib, attempt.gpus, len(names), attempt.rss.get
+    cpus: float | None = attempt.cpus
+    gpus: float | None = attempt.gpus
+    mem, rest, rss = attempt.mem_mib, len(names), attempt.rss.get
     if rest == 1:
         return [Task(names[0], cpus, mem, gpus, rss(names[0]), True)]
     batch = attempt.batch

@@ -13,11 +13,17 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from slurm_hook.errors import SlurmError
 
 from . import records
+
+
+
+class SlurmTimeout(SlurmError):
+    """The answer took too long or was too large: ask for less."""
+
 
 _READ = 1 << 20
 _IDS_AT_ONCE = 200  # an argument list has an end, and slurmdbd's patience too
@@ -105,7 +111,10 @@ class Query:
             if child.returncode:
                 stderr.seek(0)
                 words = _last_words(stderr.read())
-                raise SlurmError(f"sacct failed (exit code {child.returncode}): {words}; see whether slurmdbd runs")
+                too_large = "size limit" in words or "range" in words
+                raise (SlurmTimeout if too_large else SlurmError)(
+                    f"sacct failed (exit code {child.returncode}): {words}; see whether slurmdbd runs"
+                )
 
     def _watched(self, child: subprocess.Popen[bytes], stdout: IO[bytes]) -> Iterator[list[str]]:
         expired = threading.Event()
@@ -123,7 +132,7 @@ class Query:
         finally:
             timer.cancel()
             if expired.is_set():
-                raise SlurmError(
+                raise SlurmTimeout(
                     f"sacct: not done within {self.timeout:g} s ([slurm] timeout); ask for less with [history] window_hours,"
                     " or see why slurmdbd is slow"
                 )
@@ -149,7 +158,7 @@ def split_rows(stream: IO[bytes], delimiter: str, width: int) -> Iterator[list[s
         raise SlurmError("sacct: its output ends inside a row; see whether it was killed, and run again")
 
 
-def by_ids(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Job numbers in lists that one call can take."""
+def by_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Jobs in lists that one call can take."""
     for i in range(0, len(ids), _IDS_AT_ONCE):
         yield ids[i : i + _IDS_AT_ONCE]

@@ -179,10 +179,19 @@ class Store:
                 "UPDATE clusters SET high_water = max(coalesce(high_water, 0), ?) WHERE id = ?", (until, self.cluster_id)
             )
 
-    def open_jobs(self, before: int) -> list[int]:
-        """Raw ids of attempts that may still change and were submitted before a time: sacct may show them ended by now."""
-        sql = "SELECT DISTINCT job_id FROM attempts WHERE cluster_id = ? AND is_open = 1 AND submit < ? AND job_id > 0"
-        return [row[0] for row in self.conn.execute(sql + " ORDER BY job_id", (self.cluster_id, before))]
+    def value(self, column: str) -> int | None:
+        """A column of this cluster's row."""
+        return self._one(f"SELECT {column} FROM clusters WHERE id = ?", (self.cluster_id,))  # noqa: S608
+
+    def set_deep_read(self, now: int) -> None:
+        """Note that a longer stretch was read again."""
+        with transaction(self.conn, self.path):
+            self.conn.execute("UPDATE clusters SET deep_read = ? WHERE id = ?", (now, self.cluster_id))
+
+    def open_jobs(self, before: int) -> list[tuple[int, int]]:
+        """(Raw id, submit) of attempts that may still change and were submitted before a time: they may have ended by now."""
+        sql = "SELECT job_id, min(submit) FROM attempts WHERE cluster_id = ? AND is_open = 1 AND submit < ? AND job_id > 0"
+        return self.conn.execute(sql + " GROUP BY job_id ORDER BY 2", (self.cluster_id, before)).fetchall()
 
     # writing
     def write(self, reader: records.Reader, groups: Iterable[records.Group], reject: Callable[[records.Reject], None]) -> Counts:
@@ -339,3 +348,15 @@ class Store:
                 " ON CONFLICT (cluster_id, digest) DO UPDATE SET seen = excluded.seen",
                 rows,
             )
+
+    def is_empty(self) -> bool:
+        """True when nothing is known of this cluster."""
+        return not any(
+            self._one(f"SELECT 1 FROM {table} WHERE cluster_id = ? LIMIT 1", (self.cluster_id,))  # noqa: S608
+            for table in ("attempts", "nodes", "rejects")
+        )
+
+    def drop(self) -> None:
+        """Forget the name of an empty cluster."""
+        with transaction(self.conn, self.path):
+            self.conn.execute("DELETE FROM clusters WHERE id = ?", (self.cluster_id,))

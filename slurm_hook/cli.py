@@ -17,8 +17,11 @@ from .errors import ConfigError, WorkhorseError
 COMMANDS: dict[str, str] = {
     # name: module:attribute
     "collect": "accounting.cli:collect",
+    "db": "accounting.cli_db:db",
     "dispatch": "slurm_hook.cli_dispatch:dispatch",
     "doctor": "accounting.cli_doctor:doctor",
+    "import": "accounting.cli_marks:import_events",
+    "mark": "accounting.cli_marks:mark",
     "metrics": "accounting.cli_metrics:metrics",
     "nodes": "slurm_hook.cli_nodes:nodes",
     "queue": "slurm_hook.cli_queue:show",

@@ -6,29 +6,35 @@ import pytest
 
 from accounting import collect, convert, dump, store
 
+
+
 DATA = Path(__file__).parent.parent / "data"
 VERSIONS = ("22.05", "24.11", "26.05")
 
 
 @pytest.fixture
-def open_store(tmp_path):
+def stores(tmp_path):
     path = str(tmp_path / "history.db")
-    return store.Store(store.connect(path), path, "testcl")
+    return collect.Stores(store.connect(path), path, "testcl")
+
+
+@pytest.fixture
+def open_store(stores):
+    return stores["testcl"]
 
 
 def read(into, path, delimiter="|"):
     rejects = []
     with dump.open_dump(str(path)) as file:
-        header = dump.read_header(file, delimiter)
-        rows = dump.rows(file, header, delimiter, rejects.append)
-        return collect.store_rows(into, header, rows, source="dump", times=convert.Times()), rejects
+        text = dump.Dump(file, delimiter)
+        return collect.store_rows(into, text.header, text.rows(rejects.append), source="d", times=convert.Times()), rejects
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_recorded_dump_twice(open_store, version):
-    first, _ = read(open_store, DATA / f"slurm-{version}" / "sacct.psv")
+def test_recorded_dump_twice(stores, open_store, version):
+    first, _ = read(stores, DATA / f"slurm-{version}" / "sacct.psv")
     assert first.new == first.attempts >= 29
-    again, _ = read(open_store, DATA / f"slurm-{version}" / "sacct.psv")
+    again, _ = read(stores, DATA / f"slurm-{version}" / "sacct.psv")
     assert (again.new, again.changed, again.tasks) == (0, 0, 0)
     rows = open_store.conn.execute("SELECT job, state, exit_code, exit_signal FROM job_history").fetchall()
     found = {row[0]: row[1:] for row in rows}

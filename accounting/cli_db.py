@@ -1,0 +1,38 @@
+"""`workhorse db`: care of the history."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from . import collect as collecting
+from . import maintenance, times
+from .cli import database_path
+from .store import connect
+
+
+@click.group()
+def db() -> None:
+    """Care of the history database."""
+
+
+@db.command()
+@click.option("--keep-days", type=click.IntRange(min=1), help="default: [history] keep_days")
+@click.option("--db", "db_path", type=click.Path(), help="history database; default: [history] path")
+@click.pass_context
+def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> None:
+    """Remove what is older than [history] keep_days and give the space back."""
+    path = database_path(ctx, db_path)
+    database = connect(path, create=False)
+    days = keep_days or ctx.obj.history.keep_days
+    with collecting.one_at_a_time(path):
+        before = os.path.getsize(path)
+        gone = maintenance.prune(database, path, int(time.time()) - days * times.DAY)
+        maintenance.vacuum(database, path)
+    after = os.path.getsize(path)
+    click.echo(
+        f"{path}: {gone.attempts} attempts, {gone.events} events, {gone.rejects} rejects older than {days} days removed;"
+        f" {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
+    )

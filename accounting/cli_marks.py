@@ -1,0 +1,120 @@
+"""`workhorse mark` and `workhorse import`: what people, health checks and tickets know of nodes and jobs."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from typing import Any
+
+import click
+
+from slurm_hook.errors import UsageError
+
+from . import collect as collecting
+from . import dump, events, times
+from .cli import database_path
+from .records import Reject
+from .store import Store, connect, stored_text, transaction
+
+NODE_MARKS = ("repaired", "bad", "ignore")
+
+
+def only_cluster(db: Any, path: str, named: str | None) -> Store:
+    """The cluster named, or the only one of the database. Raises UsageError."""
+    names = [row[0] for row in db.execute("SELECT name FROM clusters ORDER BY name").fetchall()]
+    if named is None and len(names) != 1:
+        raise UsageError(f"{path} has {'no' if not names else 'several'} clusters ({', '.join(names)}); name one with -M")
+    if named is not None and named not in names:
+        raise UsageError(f"cluster {named!r} is not in {path}; it has: {', '.join(names) or 'none'}")
+    return Store(db, path, named or names[0])
+
+
+@click.command()
+@click.argument("node", required=False)
+@click.argument("mark_name", metavar="[repaired|bad|ignore|wrong]", required=False)
+@click.option("--job", help="mark an attempt instead: `--job 123 wrong`; an array task as 123_4")
+@click.option("--at", "at_text", default="now", show_default=True, help="since when")
+@click.option("--until", help="mark holds until then; default: until the next")
+@click.option("--note", default="", help="why")
+@click.option("-M", "--cluster", help="cluster; default: the only one of the database")
+@click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@click.pass_context
+def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str | None, **options: Any) -> None:
+    """Tell what accounting can't know.
+
+    \b
+    workhorse mark NODE repaired      earlier evidence against it counts half
+    workhorse mark NODE bad           known to be bad
+    workhorse mark NODE ignore        evidence of this time is left out (with --until)
+    workhorse mark --job ID wrong     the job completed, but its result is wrong
+    """
+    path = database_path(ctx, options["db"])
+    db = connect(path, create=False)
+    with collecting.one_at_a_time(path):
+        store = only_cluster(db, path, options["cluster"])
+        if job is not None:
+            click.echo(mark_job(store, job, node if mark_name is None else mark_name, options["note"]))
+        else:
+            click.echo(mark_node(store, node, mark_name, options))
+
+
+def mark_node(store: Store, node: str | None, name: str | None, options: dict[str, Any]) -> str:
+    """Keep a mark of a node; returns what to say. Raises UsageError."""
+    if node is None or name not in NODE_MARKS:
+        raise UsageError(f"mark what? NODE {'|'.join(NODE_MARKS)}, or --job ID wrong")
+    known = store.conn.execute(
+        "SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", (store.cluster_id, node)
+    ).fetchone()
+    if known is None:
+        raise UsageError(f"node {node!r} is not in the history of cluster {store.cluster}; see the table nodes")
+    now = int(time.time())
+    start = times.parse_when(options["at_text"], now)
+    end = times.parse_when(options["until"], now) if options["until"] else None
+    if end is not None and end <= start:
+        raise UsageError(f"--until {options['until']}: not after --at {options['at_text']}")
+    kind_class = {"repaired": "repaired", "bad": "hardware"}.get(name, "unknown")
+    event = events.Event(node, name, start, end, "", options["note"], kind_class, getpass.getuser(), "mark")
+    events.save(store, [event])
+    return f"cluster {store.cluster}: node {node} marked {name}"
+
+
+def mark_job(store: Store, job: str, name: str | None, note: str) -> str:
+    """Keep a mark of a job's last attempt; returns what to say. Raises UsageError."""
+    if name != "wrong":
+        raise UsageError("a job can only be marked wrong: workhorse mark --job ID wrong")
+    found = store.conn.execute(
+        "SELECT job_id, submit FROM attempts WHERE cluster_id = ? AND label = ? ORDER BY submit DESC LIMIT 1",
+        (store.cluster_id, job),
+    ).fetchone()
+    if found is None:
+        raise UsageError(f"job {job!r} is not in the history of cluster {store.cluster}; collect it first")
+    with transaction(store.conn, store.path):
+        store.conn.execute(
+            "INSERT OR REPLACE INTO job_marks (cluster_id, job_id, submit, mark, note, who, made) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (store.cluster_id, *found, name, stored_text(note), getpass.getuser(), int(time.time())),
+        )
+    return f"cluster {store.cluster}: job {job} marked {name}"
+
+
+@click.command("import")
+@click.argument("file", type=click.Path())
+@click.option("-M", "--cluster", help="cluster; default: the only one of the database")
+@click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@click.pass_context
+def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | None) -> None:
+    """Read node events from a file (- is stdin): one JSON object a line with node, time, kind, source, perhaps end, reason.
+
+    Exit code 3: some lines could not be understood; they are in the table `rejects`.
+    """
+    path = database_path(ctx, db)
+    database = connect(path, create=False)
+    rejects: list[Reject] = []
+    with collecting.one_at_a_time(path), dump.open_dump(file) as lines:
+        store = only_cluster(database, path, cluster)
+        classify = events.Reasons(ctx.obj["events.reasons"])
+        count = events.save(store, events.parse_import(lines, classify, rejects.append))
+        rejected = collecting.keep_rejects(store, file, rejects).rejected
+    aside = f"; {rejected} lines set aside, see the table rejects" if rejected else ""
+    click.echo(f"cluster {store.cluster}: {count} events read{aside}")
+    if rejected:
+        ctx.exit(3)

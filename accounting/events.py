@@ -1,0 +1,141 @@
+"""Node events: sacctmgr, imports and marks → `node_events`. The only place that runs sacctmgr."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_hook.errors import ConfigError
+
+from . import convert, sacct
+from .records import Reject
+from .store import Store, stored_text, transaction
+
+KINDS = ("down", "drain", "repaired", "bad", "ignore")
+CLASSES = ("hardware", "user", "planned", "repaired")
+_FORMAT = "Cluster,NodeName,TimeStart,TimeEnd,State,User,Reason"  # free text last: sacctmgr has no delimiter option
+_STAMP = r"(?:\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|None|)"
+_START = re.compile(rf"^([^|\n]*)\|([^|\n]*)\|({_STAMP})\|({_STAMP})\|([A-Z_+*~#$!%@^-]*)\|", re.MULTILINE)
+
+
+class Event(NamedTuple):
+    """Something said of a node. end None: still so."""
+
+    node: str
+    kind: str
+    start: int
+    end: int | None
+    state: str
+    reason: str
+    reason_class: str
+    who: str
+    source: str
+
+
+class Reasons:
+    """Classes of reasons by [events.reasons]: the first class whose expression is found. Raises ConfigError."""
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = []
+        for name, pattern in patterns.items():
+            if name not in CLASSES:
+                raise ConfigError(f"events.reasons: unknown class {name}; valid ones: {', '.join(CLASSES)}")
+            try:
+                self._patterns.append((name, re.compile(pattern, re.IGNORECASE)))
+            except re.error as err:
+                raise ConfigError(f"events.reasons.{name}: not a regular expression ({err})") from None
+
+    def __call__(self, reason: str) -> str:
+        return next((name for name, pattern in self._patterns if pattern.search(reason)), "unknown")
+
+
+def kind_of(state: str) -> str | None:
+    """down, drain or None for states that say nothing of a node (its first registration, planned, powered down)."""
+    if state.startswith(("DOWN", "FAIL", "ERROR")):
+        return "down"
+    return "drain" if "DRAIN" in state else None
+
+
+def parse(text: str, times: convert.Times, classify: Reasons, *, user_last: bool = False) -> Iterator[Event]:
+    """Output of `sacctmgr -P list event` → events. A reason may hold bars and line breaks: a row ends where the next begins.
+
+    user_last: the order that sacctmgr has by itself (reason, user) instead of ours (user, reason).
+    """
+    starts = list(_START.finditer(text))
+    for match, following in zip(starts, [*starts[1:], None]):
+        _, node, begin, finish, state = match.groups()
+        rest = text[match.end() : following.start() if following else len(text)].removesuffix("\n")
+        reason, _, who = rest.rpartition("|") if user_last else rest.partition("|")[::-1]
+        kind, start = kind_of(state), times[begin]
+        if node and kind and start is not None:
+            yield Event(node, kind, start, times[finish], state, reason, classify(reason), who, "slurmdbd")
+
+
+def read(start: int, timeout: float, classify: Reasons, cluster: str) -> list[Event]:
+    """Events of a cluster that were not over before `start`. Raises SlurmError."""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "list", "event", f"cluster={cluster}", f"start=uts{start}",
+            f"format={_FORMAT}"]  # fmt: skip
+    return list(parse(sacct.run(argv, timeout), convert.Times(), classify))
+
+
+def save(store: Store, events: Iterable[Event]) -> int:
+    """Keep events, each once; what changed of a known one (its end, its reason) is brought up to date. Returns their number."""
+    with transaction(store.conn, store.path):
+        rows = [
+            (store.node_id(e.node), e.kind, e.start, e.end, e.state, stored_text(e.reason), e.reason_class,
+             stored_text(e.who), stored_text(e.source))
+            for e in events
+        ]  # fmt: skip
+        store.conn.executemany(
+            "INSERT INTO node_events (node_id, kind, start, end, state, reason, reason_class, who, source)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (node_id, start, kind, source) DO UPDATE SET"
+            " end = excluded.end, state = excluded.state, reason = excluded.reason, reason_class = excluded.reason_class,"
+            " who = excluded.who",
+            rows,
+        )
+    return len(rows)
+
+
+def parse_import(lines: Iterable[str], classify: Reasons, reject: Callable[[Reject], None]) -> Iterator[Event]:
+    """Lines of JSON objects with node, time (epoch or ISO with zone), kind, source and perhaps end, reason → events.
+
+    A kind other than down, drain, repaired, bad, ignore is a report of that kind ("xid 79", "ticket 4711").
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _imported(json.loads(line), classify)
+        except (ValueError, KeyError, TypeError, RecursionError) as err:
+            why = f"no {err}" if isinstance(err, KeyError) else str(err)
+            reject(Reject(f"import line {number}: {why}", line.strip()))
+
+
+def _imported(item: Mapping[str, object], classify: Reasons) -> Event:
+    if not isinstance(item, dict):
+        raise ValueError("not an object")
+    node, kind, source = (str(item[k]).strip() for k in ("node", "kind", "source"))
+    if not node or not re.fullmatch(r"[\w.-]+", node, re.ASCII):
+        raise ValueError(f"{node!r} is not a node name")
+    start, end = when(item["time"]), None if item.get("end") is None else when(item["end"])
+    if end is not None and end < start:
+        raise ValueError("its end is before its time")
+    reason = str(item.get("reason") or "")
+    if kind not in KINDS:
+        kind, reason = "report", f"{kind}: {reason}" if reason else kind
+    return Event(node, kind, start, end, "", reason, classify(reason), str(item.get("who") or ""), source)
+
+
+def when(value: object) -> int:
+    """Epoch seconds of a number or an ISO time with zone. Raises ValueError."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not 0 < value < 1e11:
+            raise ValueError(f"{value!r} is not an epoch time")
+        return int(value)
+    found = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    if found.tzinfo is None:
+        raise ValueError(f"time {value!r} has no zone; write 2026-01-31T12:00:00Z")
+    return int(found.timestamp())
