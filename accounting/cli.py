@@ -114,9 +114,7 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     return counts
 
 
-def _stretch(
-    settings: Any, store: Store, options: dict[str, Any], now: int
-) -> tuple[int, int, collecting.Backfill | None]:
+def _stretch(settings: Any, store: Store, options: dict[str, Any], now: int) -> tuple[int, int, collecting.Backfill | None]:
     """Start and end of what is read, and the progress of a backfill if it is one."""
     end = min(times.parse_when(options.get("endtime") or "now", now), now)
     asked = options.get("starttime")
@@ -163,9 +161,8 @@ def _is_json(file: Any) -> bool:
 def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any], zone: convert.Times) -> None:
     """Inventory and events that came beside the dump; nodes without inventory get the size that their tasks show."""
     named = [store for name, store in stores.all.items() if name != stores.default] or [stores[""]]
-    if options["nodes_path"] or options["events_path"]:
-        if len(named) > 1:
-            raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
+    if (options["nodes_path"] or options["events_path"]) and len(named) > 1:
+        raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
     if options["nodes_path"]:
         nodes.save(named[0], nodes.from_file(options["nodes_path"]), 0, "file")
     if options["events_path"]:

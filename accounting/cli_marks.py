@@ -62,9 +62,7 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
     """Keep a mark of a node; returns what to say. Raises UsageError."""
     if node is None or name not in NODE_MARKS:
         raise UsageError(f"mark what? NODE {'|'.join(NODE_MARKS)}, or --job ID wrong")
-    known = store.conn.execute(
-        "SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", (store.cluster_id, node)
-    ).fetchone()
+    known = store.conn.execute("SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", (store.cluster_id, node)).fetchone()
     if known is None:
         raise UsageError(f"node {node!r} is not in the history of cluster {store.cluster}; see the table nodes")
     now = int(time.time())

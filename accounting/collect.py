@@ -202,9 +202,7 @@ class Backfill:
     def reached(self, high: int) -> None:
         """A window is done."""
         with transaction(self._store.conn, self._store.path):
-            self._store.conn.execute(
-                "UPDATE clusters SET backfill_next = ? WHERE id = ?", (high, self._store.cluster_id)
-            )
+            self._store.conn.execute("UPDATE clusters SET backfill_next = ? WHERE id = ?", (high, self._store.cluster_id))
 
     def finished(self) -> None:
         """All is read: the next one begins anew."""

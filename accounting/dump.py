@@ -1,13 +1,11 @@
-"""Dumps that someone else made: `sacct -p` or `-P` output with any delimiter → rows of text, with repair.
+"""Dumps that someone else made: `sacct -p` or `-P` output with any delimiter → rows of text.
 
-sacct escapes nothing: a job name with a line break spreads a row over lines, one with the delimiter gives it too many
-fields. Such a row is put together again by what its columns may hold: dates, numbers, states and ids fit one field only,
-free text takes what is left. Where that has no answer, or several that differ, the row is rejected.
+Rows that free text has spread over fields or lines are put together again where that has one answer (see `repair`);
+the others are rejected.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
@@ -15,31 +13,10 @@ from typing import IO
 from slurm_hook.errors import InputError
 
 from . import records
+from .repair import ID, Fitter
 
 _MAX_LINES = 200  # no row is spread over more
-_MAX_FITS = 50
-_FREE = frozenset(
-    ("jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir", "extra", "stdin", "stdout", "stderr",
-     "container", "constraints", "reservation", "reqreservation", "licenses", "wckey", "mcslabel")
-)  # fmt: skip
-_TIME = re.compile(r"(?:\d{1,12}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?|[A-Za-z ]*)")
-_ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,:%.-]+\])|\+\d+)?(?:\.[^\n]+)?")
-_INTEGER = re.compile(r"\d*")
-_SPAN = re.compile(r"(?:\d+-)?[\d:]+(?:\.\d+)?|[A-Za-z_]*")
-_SHAPES: dict[str, re.Pattern[str]] = {
-    "jobid": _ID, "jobidraw": _ID, "submit": _TIME, "eligible": _TIME, "start": _TIME, "end": _TIME,
-    "elapsed": _SPAN, "elapsedraw": _SPAN, "timelimit": _SPAN, "timelimitraw": _SPAN, "cputime": _SPAN, "cputimeraw": _SPAN,
-    "totalcpu": _SPAN, "systemcpu": _SPAN, "usercpu": _SPAN, "suspended": _SPAN, "avecpu": _SPAN, "mincpu": _SPAN,
-    "state": re.compile(r"[A-Za-z_]+\+?(?: by \S+)?"),
-    "exitcode": re.compile(r"(?:\d+:\d+)?"), "derivedexitcode": re.compile(r"(?:\d+:\d+)?"),
-    "reqmem": re.compile(r"(?:\d+(?:\.\d+)?[KMGTP]?[nc?]?)?"), "maxrss": re.compile(r"(?:\d+(?:\.\d+)?[KMGTP]?)?"),
-    "alloctres": re.compile(r"(?:[\w/:.-]+=[^,\s|]*(?:,|$))*"), "reqtres": re.compile(r"(?:[\w/:.-]+=[^,\s|]*(?:,|$))*"),
-    "nodelist": re.compile(r"[\w.,\[\]-]*|None assigned"), "maxrssnode": re.compile(r"[\w.-]*"),
-    **dict.fromkeys(("allocnodes", "nnodes", "ncpus", "alloccpus", "reqcpus", "reqnodes", "ntasks", "uid", "gid", "restarts",
-                     "dbindex", "associd", "priority", "qosraw", "wckeyid"), _INTEGER),
-}  # fmt: skip
-_ONE_LINE = re.compile(r"[^\n]*")
-_NOTHING = re.compile(r"")
+_KNOWN = frozenset(n.lower() for f in records.FIELDS for n in (f.name, *f.instead))
 
 
 def open_dump(path: str) -> IO[str]:
@@ -70,46 +47,59 @@ class Dump:
             self._number = 1
         _check_header(self.header, delimiter)
         names = [name.lower() for name in self.header]
-        known = {n.lower() for f in records.FIELDS for n in (f.name, *f.instead)}
-        free = [n in _FREE or (n not in known and n not in _SHAPES) for n in names]
-        shapes = [_SHAPES.get(n, _ONE_LINE) for n in names]
-        if self._trailing:
-            free.append(False)
-            shapes.append(_NOTHING)
-        self._free, self._shapes, self._width = free, shapes, len(shapes)
+        self._fitter = Fitter(names, delimiter, known=_KNOWN, trailing=self._trailing)
         self._id_at = next(i for i, n in enumerate(names) if n in ("jobidraw", "jobid"))
-        self._kept_at = [i for i, n in enumerate(names) if n in known and n != "jobname"]
-        self._shown = next((i for i, n in enumerate(names) if n not in known), len(names))
+        self._kept_at = [i for i, n in enumerate(names) if n in _KNOWN and n != "jobname"]
+        self._shown = next((i for i, n in enumerate(names) if n not in _KNOWN), len(names))
 
     def rows(self, reject: Callable[[records.Reject], None]) -> Iterator[list[str]]:
         """The rows, each as wide as the header. What can't be put together goes to `reject`."""
-        delimiter, width, id_at = self._delimiter, self._width, self._id_at
+        delimiter, width, id_at, trailing = self._delimiter, self._fitter.width, self._id_at, self._trailing
         held: list[str] | None = None  # a row waits for the next line: its last field may go on there
-        pending: list[str] = []
+        pending: list[str] = []  # lines of a row that is not whole yet
         for line in self._lines():
             row = line.split(delimiter)
-            if len(row) == width and row[id_at][:1].isdigit() and (not pending or self._is_row(row)):
-                if pending:
-                    held = self._give_up(held, pending, reject)
-                    pending = []
+            whole = len(row) == width and row[id_at][:1].isdigit() and not (trailing and row[-1])
+            if whole and not pending:
                 if held is not None:
                     yield self._out(held)
                 held = row
                 continue
-            if (line == "" and not pending and not self._free[-1]) or row[: len(self.header)] == self.header:
-                continue
-            pending.append(line)
-            found = self._fit(pending, reject)
-            if found is not None:
+            if whole and self._fitter.is_row(row):
+                held, pending = self._give_up(held, pending, reject), []
+                following: list[str] | None = row
+            else:
+                held, pending, following = self._broken(line, row, held, pending, reject)
+            if following is not None:
                 if held is not None:
                     yield self._out(held)
-                held, pending = found or None, []
-            elif len(pending) > _MAX_LINES:
-                held, pending = self._give_up(held, pending, reject), []
-        if pending:
-            held = self._give_up(held, pending, reject)
+                held = following or None
+        held = self._give_up(held, pending, reject)
         if held is not None:
             yield self._out(held)
+
+    def _broken(
+        self,
+        line: str,
+        row: list[str],
+        held: list[str] | None,
+        pending: list[str],
+        reject: Callable[[records.Reject], None],
+    ) -> tuple[list[str] | None, list[str], list[str] | None]:
+        """A line that is no row by itself → the held row, the lines that wait, and the row they make if they make one."""
+        if self._says_nothing(line, row, pending):
+            return held, pending, None
+        if pending and self._starts(row) and not self._starts(pending[0].split(self._delimiter)):
+            held, pending = self._give_up(held, pending, reject), []
+        pending = [*pending, line]
+        found = self._fit(pending, reject)
+        if found is None and len(pending) > _MAX_LINES:
+            return self._give_up(held, pending, reject), [], None
+        return held, [] if found is not None else pending, found
+
+    def _says_nothing(self, line: str, row: list[str], pending: list[str]) -> bool:
+        """An empty line that no free text can own, or the header again where dumps were joined."""
+        return (not line and not pending and not self._fitter.free[-1]) or row[: len(self.header)] == self.header
 
     def _lines(self) -> Iterator[str]:
         if self._first is not None:
@@ -123,20 +113,20 @@ class Dump:
     def _out(self, row: list[str]) -> list[str]:
         return row[:-1] if self._trailing else row
 
-    def _is_row(self, row: Sequence[str]) -> bool:
-        return all(shape.fullmatch(text) for shape, text, free in zip(self._shapes, row, self._free) if not free)
+    def _starts(self, fields: Sequence[str]) -> bool:
+        """A row begins here, as far as its id tells."""
+        return len(fields) > self._id_at and ID.fullmatch(fields[self._id_at]) is not None
 
-    def _give_up(
-        self, held: list[str] | None, pending: list[str], reject: Callable[[records.Reject], None]
-    ) -> list[str] | None:
+    def _give_up(self, held: list[str] | None, pending: list[str], reject: Callable[[records.Reject], None]) -> list[str] | None:
         """Lines that don't make a row: the rest of the last row's free text, or a broken row to reject."""
+        if not pending:
+            return held
         fields = pending[0].split(self._delimiter)
-        starts = len(fields) > self._id_at and _ID.fullmatch(fields[self._id_at])
-        if held is not None and self._free[-1] and not starts:
+        if held is not None and self._fitter.free[-1] and not self._starts(fields):
             held[-1] = "\n".join([held[-1], *pending])
             return held
         if any(pending):
-            reject(self._reject(f"{len(fields)} fields instead of {self._width}, and no way to put it together", fields))
+            reject(self._reject(f"{len(fields)} fields instead of {self._fitter.width}, and no way to put it together", fields))
         return held
 
     def _reject(self, reason: str, fields: Sequence[str]) -> records.Reject:
@@ -147,41 +137,15 @@ class Dump:
     def _fit(self, lines: list[str], reject: Callable[[records.Reject], None]) -> list[str] | None:
         """The row that the lines make; None while there is none; empty when it was rejected as ambiguous."""
         fields = "\n".join(lines).split(self._delimiter)
-        if len(fields) < self._width:
+        if len(fields) < self._fitter.width:
             return None
-        fits = self._fits(fields)
+        fits = self._fitter.fits(fields)
         if not fits:
             return None
         if len({tuple([row[i] for i in self._kept_at]) for row in fits}) > 1:
             reject(self._reject("too many fields, and more than one way to put them together", fields))
             return []
         return fits[0]
-
-    def _fits(self, fields: list[str]) -> list[list[str]]:
-        """All ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text."""
-        width, count = self._width, len(fields)
-        dead: set[tuple[int, int]] = set()
-        found: list[list[str]] = []
-
-        def walk(column: int, at: int, row: list[str]) -> bool:
-            if column == width:
-                if at == count:
-                    found.append(row)
-                return at == count
-            if (column, at) in dead or len(found) >= _MAX_FITS:
-                return False
-            most = count - at - (width - column - 1) if self._free[column] else 1
-            good = False
-            for taken in range(1, most + 1):
-                text = fields[at] if taken == 1 else self._delimiter.join(fields[at : at + taken])
-                if self._free[column] or self._shapes[column].fullmatch(text):
-                    good |= walk(column + 1, at + taken, [*row, text])
-            if not good:
-                dead.add((column, at))
-            return good
-
-        walk(0, 0, [])
-        return found
 
 
 def _check_header(header: Sequence[str], delimiter: str) -> None:

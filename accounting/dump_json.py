@@ -15,6 +15,7 @@ from slurm_hook.errors import InputError
 from . import records
 
 HEADER = list(records.FIELD_NAMES)
+_NO_NUMBER = (0xFFFFFFFE, 0xFFFFFFFF)  # Slurm's NO_VAL and INFINITE, where the shape has no room to say so
 _FIRST_WITH_EXIT_CODES = (23, 2)
 # words beside the state that decide what became of the attempt
 _ENDING_FLAGS = ("REQUEUED", "RESIZING", "PREEMPTED", "SPECIAL_EXIT", "REQUEUE_HOLD")
@@ -62,7 +63,7 @@ def number(value: Any) -> int | None:
         if value.get("infinite") or value.get("set") is False:
             return None
         value = value.get("number")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _NO_NUMBER:
         return None
     return int(value)
 

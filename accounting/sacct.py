@@ -20,7 +20,6 @@ from slurm_hook.errors import SlurmError
 from . import records
 
 
-
 class SlurmTimeout(SlurmError):
     """The answer took too long or was too large: ask for less."""
 

@@ -68,8 +68,9 @@ SETTINGS: tuple[Setting, ...] = (
             {"repaired": r"repaired|replaced|swapped|\brma (done|closed)",
              "planned": r"maint|upgrade|reboot asap|reboot requested|planned|reinstall|firmware update|scheduled",
              "user": r"kill task failed|quota|user request|batch job complete failure",
-             "hardware": r"\bxid|\becc\b|\bdbe\b|gpu|nvlink|nvidia|hardware|dimm|memory|disk|nvme|\bfan|thermal|temperature|power|"
-                         r"\bpsu\b|infiniband|\bib\b|\blink|\bnic\b|pcie|not responding|unexpectedly rebooted|bad node|\bmce\b"},
+             "hardware": r"\bxid|\becc\b|\bdbe\b|gpu|nvlink|nvidia|hardware|dimm|memory|disk|nvme|\bfan|thermal|temperature|"
+                         r"power|\bpsu\b|infiniband|\bib\b|\blink|\bnic\b|pcie|not responding|unexpectedly rebooted|"
+                         r"bad node|\bmce\b"},
             "classes of drain and down reasons: the first whose regular expression is found, upper case or not"),
     Setting("publish", "path", str, "/var/lib/workhorse/public", "folder of scores.json and live.json", hook=True),
     Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0),

@@ -7,11 +7,13 @@ from typing import IO
 
 # what slurm2sql asks for, so that both read the same text
 COLUMNS = (
-    "JobName User Group Account SubmitLine State Timelimit Elapsed Submit Start End Partition Priority NodeList ReqNodes NNodes"
-    " AllocNodes ReqTRES NTasks AllocTRES TRESUsageInTot TRESUsageOutTot NCPUS ReqCPUS AllocCPUS CPUTime UserCPU"
-    " SystemCPU MinCPU MinCPUNode MinCPUTask ReqMem AveRSS MaxRSS MaxRSSNode MaxRSSTask MaxPages MaxVMSize AveDiskRead"
-    " AveDiskWrite MaxDiskRead MaxDiskWrite Comment ExitCode TotalCPU JobID JobIDRaw ConsumedEnergyRaw TRESUsageInAve"
-).split()
+    "JobName", "User", "Group", "Account", "SubmitLine", "State", "Timelimit", "Elapsed", "Submit", "Start", "End",
+    "Partition", "Priority", "NodeList", "ReqNodes", "NNodes", "AllocNodes", "ReqTRES", "NTasks", "AllocTRES",
+    "TRESUsageInTot", "TRESUsageOutTot", "NCPUS", "ReqCPUS", "AllocCPUS", "CPUTime", "UserCPU", "SystemCPU", "MinCPU",
+    "MinCPUNode", "MinCPUTask", "ReqMem", "AveRSS", "MaxRSS", "MaxRSSNode", "MaxRSSTask", "MaxPages", "MaxVMSize",
+    "AveDiskRead", "AveDiskWrite", "MaxDiskRead", "MaxDiskWrite", "Comment", "ExitCode", "TotalCPU", "JobID", "JobIDRaw",
+    "ConsumedEnergyRaw", "TRESUsageInAve",
+)  # fmt: skip
 
 _BEGIN = datetime(2026, 3, 1)
 _STATES = ("COMPLETED",) * 17 + ("FAILED", "NODE_FAIL", "CANCELLED by 1001")

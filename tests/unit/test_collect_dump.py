@@ -6,8 +6,6 @@ import pytest
 
 from accounting import collect, convert, dump, store
 
-
-
 DATA = Path(__file__).parent.parent / "data"
 VERSIONS = ("22.05", "24.11", "26.05")
 

@@ -1,0 +1,120 @@
+"""Putting a broken dump row together again: which fields of too many belong to which column.
+
+sacct escapes nothing, so free text that holds the delimiter or a line break spreads over fields and lines. Dates,
+numbers, states and ids fit one field only; free text takes what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+_MAX_FITS = 50
+_NEVER = float("inf")
+
+FREE = frozenset(
+    ("jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir", "extra", "stdin", "stdout", "stderr",
+     "container", "constraints", "reservation", "reqreservation", "licenses", "wckey", "mcslabel")
+)  # fmt: skip
+ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,:%.-]+\])|\+\d+)?(?:\.[^\n]+)?")
+_TIME = re.compile(r"(?:\d{1,12}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?|Unknown|None|)")
+_INTEGER = re.compile(r"\d*")
+_SPAN = re.compile(r"(?:\d+-)?[\d:]+(?:\.\d+)?|UNLIMITED|Partition_Limit|Unknown|INVALID|")
+_AMOUNT = re.compile(r"(?:-?\d+(?:\.\d+)?[KMGTP]?[nc?]?)?")
+_EXIT = re.compile(r"(?:\d+:\d+)?")
+_TRES = re.compile(r"(?:[\w/:.-]+=[^,\s|]*(?:,|$))*")
+_HOSTS = re.compile(r"[\w.,\[\]-]*|None assigned")
+_WORD = re.compile(r"\S*")  # the others hold no blank: accounts, flags, partitions
+_NOTHING = re.compile(r"")
+_KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (ID, "jobid jobidraw"),
+    (_TIME, "submit eligible start end"),
+    (_SPAN, "elapsed elapsedraw timelimit timelimitraw cputime cputimeraw totalcpu systemcpu usercpu suspended avecpu mincpu"
+            " planned plannedcpu plannedcpuraw reserved resvcpu resvcpuraw"),
+    (re.compile(r"[A-Za-z_]+\+?(?: by \S+)?"), "state"),
+    (_EXIT, "exitcode derivedexitcode"),
+    (_AMOUNT, "reqmem maxrss averss avevmsize maxvmsize maxpages avepages maxdiskread maxdiskwrite avediskread avediskwrite"
+              " maxrsstask maxvmsizetask maxpagestask maxdiskreadtask maxdiskwritetask mincputask consumedenergy"
+              " consumedenergyraw avecpufreq"),
+    (_TRES, "alloctres reqtres tresusageinave tresusageinmax tresusageinmin tresusageintot tresusageoutave tresusageoutmax"
+            " tresusageoutmin tresusageouttot"),
+    (_HOSTS, "nodelist maxrssnode failednode maxvmsizenode maxpagesnode mincpunode maxdiskreadnode maxdiskwritenode"),
+    (_INTEGER, "allocnodes nnodes ncpus alloccpus reqcpus reqnodes ntasks uid gid restarts dbindex associd priority qosraw"
+               " wckeyid"),
+)  # fmt: skip
+_SHAPES = {name: shape for shape, names in _KINDS for name in names.split()}
+
+
+class Fitter:
+    """How the columns of one header may be filled."""
+
+    def __init__(self, names: Sequence[str], delimiter: str, *, known: frozenset[str], trailing: bool) -> None:
+        """names: lower case. known: fields that sacct has; any other may hold free text. trailing: rows end in a delimiter."""
+        self.free = [n in FREE or (n not in known and n not in _SHAPES) for n in names]
+        self._shapes = [_SHAPES.get(n, _WORD) for n in names]
+        if trailing:
+            self.free.append(False)
+            self._shapes.append(_NOTHING)
+        self.width, self._delimiter = len(self.free), delimiter
+
+    def is_row(self, fields: Sequence[str]) -> bool:
+        """True when each field fits its column as it stands."""
+        return len(fields) == self.width and all(map(self._takes, range(self.width), fields))
+
+    def _takes(self, column: int, text: str) -> bool:
+        return self.free[column] or self._shapes[column].fullmatch(text) is not None
+
+    def fits(self, fields: Sequence[str]) -> list[list[str]]:
+        """The best ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text.
+
+        Best is what takes the fewest empty fields into free text: a name of nothing but delimiters is unlikely.
+        """
+        search = _Search(self, fields)
+        return list(search.ways(0, 0)) if search.cost(0, 0) < _NEVER else []
+
+    def join(self, fields: Sequence[str]) -> str:
+        """The text that was split into these fields."""
+        return fields[0] if len(fields) == 1 else self._delimiter.join(fields)
+
+
+class _Search:
+    """Cheapest assignment of fields to columns, by column and position; each is solved once."""
+
+    def __init__(self, fitter: Fitter, fields: Sequence[str]) -> None:
+        self._fitter, self._fields = fitter, fields
+        self._costs: dict[tuple[int, int], float] = {}
+        self._left = _MAX_FITS
+
+    def choices(self, column: int, at: int) -> Iterator[tuple[int, float]]:
+        """How many fields this column may take, and what that and all after it costs."""
+        fitter, rest = self._fitter, len(self._fields) - at
+        if fitter.free[column]:
+            for taken in range(1, rest - (fitter.width - column - 1) + 1):
+                own = sum(not text for text in self._fields[at : at + taken]) if taken > 1 else 0
+                yield taken, own + self.cost(column + 1, at + taken)
+        elif fitter._takes(column, self._fields[at]):
+            yield 1, self.cost(column + 1, at + 1)
+
+    def cost(self, column: int, at: int) -> float:
+        """The least that the columns from here on cost; infinite when there is no way."""
+        rest = len(self._fields) - at
+        if column == self._fitter.width:
+            return 0.0 if rest == 0 else _NEVER
+        if rest < self._fitter.width - column:
+            return _NEVER
+        if (column, at) not in self._costs:
+            self._costs[column, at] = min((price for _, price in self.choices(column, at)), default=_NEVER)
+        return self._costs[column, at]
+
+    def ways(self, column: int, at: int) -> Iterator[list[str]]:
+        """All assignments of that cost, as rows."""
+        if column == self._fitter.width:
+            self._left -= 1
+            yield []
+            return
+        best = self.cost(column, at)
+        for taken, price in self.choices(column, at):
+            if price == best and self._left > 0:
+                text = self._fitter.join(self._fields[at : at + taken])
+                for rest in self.ways(column + 1, at + taken):
+                    yield [text, *rest]
