@@ -63,7 +63,7 @@ def write_metrics(settings: Any) -> None:
     """Metrics where [publish] metrics says. What was collected or scored is done all the same when that fails."""
     if not settings.publish.metrics:
         return
-    from slurm_hook.cli_nodes import trusted_uids  # noqa: PLC0415 - most sites that only try have no use for it
+    from slurm_hook.installed import trusted_uids  # noqa: PLC0415 - most sites that only try have no use for it
 
     from . import metrics  # noqa: PLC0415
 

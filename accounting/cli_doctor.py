@@ -11,11 +11,12 @@ from typing import Any
 
 import click
 
+from slurm_hook import installed
 from slurm_hook.config import DEFAULT_PATH, PATH_VARIABLE
 from slurm_hook.errors import UsageError
 
 from . import doctor_site, doctor_slurm
-from .doctor import OK, WORDS, Answer, Check, Host, installed_at, run, verdict
+from .doctor import OK, WORDS, Answer, Check, Host, run, verdict
 
 CHECKS = (*doctor_slurm.CHECKS, *doctor_site.CHECKS)
 COLOURS = ("green", "yellow", "red", "magenta")
@@ -23,7 +24,7 @@ COLOURS = ("green", "yellow", "red", "magenta")
 
 def host_for(settings: Any, error: str, path: str | None, role: str | None) -> Host:
     """The host as the checks see it: from the note that install.sh left, options before it."""
-    note = installed_at()
+    note = installed.note()
     user = note.get("user", "workhorse")
     try:
         trusted: tuple[int, ...] = (0, pwd.getpwnam(user).pw_uid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slurm_hook.cli_nodes import trusted_uids
+from slurm_hook.installed import trusted_uids
 
 from . import metrics as measuring
 

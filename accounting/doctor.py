@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 from slurm_hook.config import DEFAULT_PATH, Settings
 from slurm_hook.errors import SlurmError, SnapshotError
@@ -114,16 +113,6 @@ def parse_config(text: str) -> dict[str, str]:
         if mark and name.strip() and " " not in name.strip():
             found[name.strip().lower()] = "" if value.strip() == "(null)" else value.strip()
     return found
-
-
-def installed_at() -> dict[str, str]:
-    """What install.sh noted down (role, user, publish) and the prefix; empty in a checkout."""
-    for folder in Path(__file__).resolve().parents:
-        note = folder / "install.conf"
-        if note.is_file() and (folder / "manifest").is_file():
-            lines = (line.partition("=") for line in note.read_text(encoding="utf-8").splitlines())
-            return {"prefix": str(folder), **{name: value for name, _, value in lines}}
-    return {}
 
 
 def run(checks: Sequence[Check], host: Host) -> list[tuple[Check, Answer]]:

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import pwd
+import importlib
+import json
+import time
 
 import click
 
 from . import hostlist, table
 from .errors import UsageError
+from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .snapshot import NodeScore
-
-SERVICE_USER = "workhorse"
-
-
-def trusted_uids() -> list[int]:
-    """Whose published files are believed on the command line: root's, the service user's and one's own."""
-    try:
-        return [0, os.geteuid(), pwd.getpwnam(SERVICE_USER).pw_uid]
-    except KeyError:
-        return [0, os.geteuid()]
+    from .config import Settings
+    from .snapshot import NodeScore, Scores
 
 
 @click.command()
 @click.option("-w", "--nodelist", help="only these nodes: gpu[01-08]")
 @click.option("-p", "--partition", help="only nodes of these partitions: llm,small")
 @click.option("--scores", "folder", type=click.Path(), help="folder of scores.json; default: [publish] path")
+@click.option("--long", "-l", "long", is_flag=True, help="say why each node has its score (with -w)")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
 @click.option("--noheader", is_flag=True, help="leave the header out")
@@ -40,14 +34,37 @@ def trusted_uids() -> list[int]:
 def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folder: str | None, **options: Any) -> None:
     """Show the nodes by capability, best first: what scores.json says of each.
 
-    Example: workhorse nodes -p llm -o node,relative,state
+    With --long: why a node has its score, in words. Failures of others are shown only to who may read the history.
+
+    \b
+    Examples:
+      workhorse nodes -p llm -o node,relative,state
+      workhorse nodes -w gpu[01-02] --long
     """
     columns = _columns(options["columns"])
     scores = read_scores(folder or ctx.obj.publish.path, trusted_uids=trusted_uids())
     chosen = _chosen(list(scores.nodes.values()), nodelist, partition)
+    if options["long"]:
+        if not nodelist:
+            raise UsageError("--long: name the nodes with -w; it tells a page about each")
+        _print_long(chosen, scores, ctx.obj, options["as_json"])
+        return
     table.print_nodes(
         chosen, as_json=options["as_json"], parsable=options["parsable"], header=not options["noheader"], columns=columns
     )
+
+
+def _print_long(chosen: list[NodeScore], scores: Scores, settings: Settings, as_json: bool) -> None:
+    # by name: this half must not depend on the other, and what the words need of it is standard library
+    long = importlib.import_module("accounting.long")
+    words = long.lines_for(chosen, scores, settings, time.time())
+    if as_json:
+        click.echo(json.dumps(long.as_json(chosen, words), indent=1))
+        return
+    for name, lines in words.items():
+        click.echo(name)
+        for line in lines:
+            click.echo("  " + "".join(ch if ch.isprintable() else "·" for ch in line))
 
 
 def _chosen(found: list[NodeScore], nodelist: str | None, partition: str | None) -> list[NodeScore]:

@@ -1,0 +1,87 @@
+"""`nodes --long`: the words hold the published numbers, and others' jobs show only to who may read the history."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from accounting import long
+from slurm_hook.cli import workhorse
+from slurm_hook.snapshot import NodeScore, Scores
+from tests import history_made
+
+NOW = 1_800_000_000.0
+
+
+def scores(**node):
+    nodes = {"a": NodeScore("a", **node)}
+    nodes |= {f"n{i}": NodeScore(f"n{i}", capability=float(i), relative=i / 5, reliability=100.0 * i) for i in range(1, 10)}
+    return Scores("snap", "alpha", NOW - 7200, NOW, "attributed", {}, nodes)
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({}, ["No capability of its own", "9 nodes that have one"]),
+        ({"capability": 4.5, "relative": 0.9, "low": 0.1, "high": 12345.0},
+         ["0.9 times the median (90 %: 0.1 to 12,345)", "of 10 scored nodes 4 are"]),
+        ({"capability": 1.0, "reliability": 41.0}, ["41 h of heavy work per failure", "the median node has 500 h"]),
+        ({"capability": 1.0, "lemon": True}, ["Lemon: almost surely"]),
+        ({"suspect_until": NOW + 600}, ["Suspect until 2027-01-15"]),
+        ({"suspect_until": NOW - 600}, ["Neither lemon nor suspect."]),
+        ({"breakdown": 0.25, "capability": 1.0}, ["Wear: 25.0% of its time in overload"]),
+        ({"gpus": 8, "gpu_type": "a100", "cpus": 64, "mem": 1024000, "partitions": ("llm",), "switch": "leaf3", "tasks": 1234},
+         ["8 × a100, 64 CPUs, 1,024,000 MiB; partitions llm, switch leaf3.", "From 1,234 tasks, method attributed", "2.0 h old."]),
+    ],
+)  # fmt: skip
+def test_words_hold_the_published_numbers(node, words):
+    made = scores(**node)
+    text = "\n".join(long.score_words(made.nodes["a"], made, NOW))
+    for word in words:
+        assert word in text, text
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    dump, nodes = history_made.write(folder, 30, 600, {2}, end=time.time())
+    config = folder / "w.toml"
+    config.write_text(f"[history]\npath = '{folder}/h.db'\n[publish]\npath = '{folder}/public'\n")
+    how = ["--delimiter", "\x1f", "--nodes", str(nodes), "--timezone", "UTC", "-M", "alpha"]
+    for words in (["collect", "--file", str(dump), *how], ["score"]):
+        done = CliRunner().invoke(workhorse, ["--config", str(config), *words])
+        assert done.exit_code == 0, done.output
+    return config
+
+
+def test_who_may_read_the_history_sees_the_failures(site):
+    shown = CliRunner().invoke(workhorse, ["--config", str(site), "nodes", "-w", "n0003", "--long"])
+    assert shown.exit_code == 0
+    text = shown.output
+    assert text.startswith("n0003\n") and "Lemon" in text and "this node" in text and "Heavy group" in text and "of user" in text
+    assert all(ch.isprintable() or ch == "\n" for ch in text), "job names with escapes reach no terminal"
+
+
+def test_who_may_not_sees_counts_only(site, monkeypatch):
+    monkeypatch.setattr(long, "history_readable", lambda settings: False)
+    monkeypatch.setattr(long, "own_jobs", lambda node, now: [f"own jobs of {node}"])
+    shown = CliRunner().invoke(workhorse, ["--config", str(site), "nodes", "-w", "n0003,n0004", "--long", "--json"])
+    told = json.loads(shown.output)
+    assert [node["name"] for node in told] == ["n0003", "n0004"] and told[0]["lemon"] is True
+    assert told[0]["words"][-1] == "own jobs of n0003" and "user" not in " ".join(told[0]["words"])
+
+
+def test_a_page_about_every_node_is_not_what_anybody_wants(site):
+    shown = CliRunner().invoke(workhorse, ["--config", str(site), "nodes", "--long"], standalone_mode=False)
+    assert "with -w" in str(shown.exception)
+
+
+def test_own_jobs_are_told_from_sacct(tmp_path, monkeypatch):
+    sacct = tmp_path / "sacct"
+    sacct.write_text('#!/bin/sh\nprintf "%s\\n" "7|COMPLETED" "8|FAILED" "9|CANCELLED by 12" "10|FAILED" "junk"\n')
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert long.own_jobs("n1", NOW) == ["Your own jobs here in 30 days: 1 CANCELLED (9); 1 COMPLETED (7); 2 FAILED (8, 10)."]
+    sacct.write_text("#!/bin/sh\nexit 1\n")
+    assert long.own_jobs("n1", NOW) == []
