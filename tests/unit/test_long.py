@@ -32,7 +32,7 @@ def scores(**node):
         ({"suspect_until": NOW - 600}, ["Neither lemon nor suspect."]),
         ({"breakdown": 0.25, "capability": 1.0}, ["Wear: 25.0% of its time in overload"]),
         ({"gpus": 8, "gpu_type": "a100", "cpus": 64, "mem": 1024000, "partitions": ("llm",), "switch": "leaf3", "tasks": 1234},
-         ["8 × a100, 64 CPUs, 1,024,000 MiB; partitions llm, switch leaf3.", "From 1,234 tasks, method attributed", "2.0 h old."]),
+         ["8 × a100, 64 CPUs, 1,024,000 MiB; partitions llm, switch leaf3.", "From 1,234 tasks", "2.0 h old."]),
     ],
 )  # fmt: skip
 def test_words_hold_the_published_numbers(node, words):
