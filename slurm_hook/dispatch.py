@@ -305,15 +305,20 @@ def recent_pools(found: Iterable[Job], nodes: Mapping[str, Node], now: float, se
     return tuple(pools)
 
 
-def releases(found: Iterable[Job], known: Mapping[int, Tracked]) -> list[Update]:
-    """Updates that take all our excludes off waiting jobs, held ones and arrays too; the user's own stay."""
-    updates = []
+def releases(found: Iterable[Job], known: Mapping[int, Tracked], keep: Iterable[int] = ()) -> list[Update]:
+    """Updates that take all our excludes off waiting jobs, held ones and arrays too; the user's own stay.
+
+    keep: jobs that keep the culprits without which they were requeued, while requeueing is still wanted.
+    """
+    updates, kept = [], set(keep)
     for job in found:
-        given = job.mark
-        if not job.pending or given is None:
+        if not job.pending or (job.mark is None and job.id not in known):
             continue
         tracked = waiting.adopt(job, known.get(job.id))
-        if tracked.ours and not tracked.hands_off:
-            clean = tracked._replace(ours="", before=tracked.ours, confined=0.0, culprits="")
-            updates.append(Update(job, tracked.user, RELEASE, clean))
+        stays = frozenset(jobs.nodes_of(tracked.culprits)) if job.id in kept else frozenset()
+        ours = frozenset(jobs.nodes_of(tracked.ours))
+        if ours - stays and not tracked.hands_off:
+            left = hostlist.fold(ours & stays)
+            clean = tracked._replace(ours=left, before=tracked.ours, confined=0.0, culprits=left)
+            updates.append(Update(job, hostlist.fold({*jobs.nodes_of(tracked.user), *(ours & stays)}), RELEASE, clean))
     return updates

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, jobs, log, snapshot, waiting
+from . import cluster, commands, dispatch, hostlist, jobs, log, requeue, snapshot, waiting
 from .errors import BusyError, SlurmError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
@@ -25,7 +25,7 @@ from .snapshot import Live, Reservation, Scores
 from .waiting import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .config import Settings
@@ -81,11 +81,12 @@ def _locked_pass(settings: Settings, now: float) -> Report:
         problems.append(str(err))
         waiting.discard(path)
         state = State()
-    if settings["steer.mode"] not in STEERING or os.path.exists(DISABLE_FILE):
+    if os.path.exists(DISABLE_FILE) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
         return _switched_off(settings, state)._replace(problems=tuple(problems))
     found, full = _read_jobs(state, settings, now)
     facts = _facts(state.facts, full, now)
-    nodes = cluster.parse_nodes(commands.run(["scontrol", "-a", "-o", "show", "node"])) if full else {}
+    shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
+    nodes = cluster.parse_nodes(shown)
     live = _live(found, facts, nodes, now)
     snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
     state = _remember(state, found, facts, full, now)
@@ -93,6 +94,12 @@ def _locked_pass(settings: Settings, now: float) -> Report:
         waiting.write_state(path, state)
         return Report(waiting=_count(found), problems=tuple(problems))
     world = _world(settings, found, nodes, live, state)
+    if settings["dispatch.requeue"]:
+        state, said = _requeue(world, state, requeue.parse_faults(shown))
+        problems += said
+    if settings["steer.mode"] not in STEERING:
+        waiting.write_state(path, state)
+        return _switched_off(settings, state)._replace(full=True, problems=tuple(problems))
     plan = dispatch.plan(world, state.tracked)
     report = _carry_out(settings, plan, state)
     return report._replace(waiting=_count(found), full=True, problems=(*problems, *report.problems))
@@ -265,11 +272,39 @@ def _look_again(updates: Sequence[Update]) -> list[str]:
     return problems
 
 
+def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.Fault]) -> tuple[State, list[str]]:
+    """Requeue what died of its node, the culprit excluded. Slurm lets a requeued job wait for two minutes: time enough."""
+    tracked, said = dict(state.tracked), []
+    for item in requeue.requeues(world, state.tracked, faults):
+        job = item.job
+        if item.obstacle:
+            tracked[job.id] = item.tracked._replace(told=True)
+            said.append(f"job {job.label} died of its node but isn't requeued: {item.obstacle}")
+            continue
+        code, _, err = commands.attempt(["scontrol", "requeue", str(job.id)])
+        if code != 0:
+            tracked[job.id] = item.tracked._replace(told=True)
+            said.append(f"job {job.label} died of its node and Slurm doesn't requeue it: {err.strip()[:200]}")
+            continue
+        tracked[job.id] = requeue.after(item)
+        excludes = {*jobs.nodes_of(job.excludes), *jobs.nodes_of(item.culprits)}
+        done, why = set_excludes(job, hostlist.fold(excludes)) if item.culprits else (True, "")
+        said.append(f"job {job.label} died of its node and is requeued without {item.culprits or 'a known culprit'}")
+        said += [] if done else [f"job {job.label}: {why or 'it has already started'}"]
+    return state._replace(tracked=tracked), said
+
+
 def _switched_off(settings: Settings, state: State) -> Report:
-    """Switched off, by mode or by the disable file: what dispatch had excluded before is taken off, then nothing is done."""
-    if not any(tracked.ours for tracked in state.tracked.values()):
+    """Switched off, by mode or by the disable file: what dispatch had excluded before is taken off, then nothing is done.
+
+    Culprits of jobs that were requeued stay excluded as long as requeueing is on.
+    """
+    keep = {job for job, t in state.tracked.items() if t.requeued} if settings["dispatch.requeue"] else set()
+    if os.path.exists(DISABLE_FILE):
+        keep = set()
+    if not any(t.ours and not (job in keep and t.ours == t.culprits) for job, t in state.tracked.items()):
         return Report()
-    return _release_all(settings, state)
+    return _release_all(settings, state, keep)
 
 
 def release(settings: Settings) -> Report:
@@ -290,13 +325,16 @@ def release(settings: Settings) -> Report:
             time.sleep(0.2)
 
 
-def _release_all(settings: Settings, state: State) -> Report:
+def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> Report:
     """No limit on updates here: an admin who switches us off wants us gone."""
-    updates = dispatch.releases(jobs.load(), state.tracked)
+    kept = set(keep)
+    updates = dispatch.releases(jobs.load(), state.tracked, kept)
     outcome = [(update, set_excludes(update.job, update.excludes)) for update in updates]
     problems = tuple(f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said)
     if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):
-        waiting.write_state(settings["dispatch.state"], state._replace(tracked={}, fingerprint=""))
+        tracked = {job: t for job, t in state.tracked.items() if job in kept}
+        tracked.update({u.job.id: u.tracked for u in updates if u.job.id in kept})
+        waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
     return Report(applied=sum(done for _, (done, _) in outcome), full=True, problems=problems)
 
 

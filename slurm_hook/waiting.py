@@ -29,7 +29,7 @@ class Tracked(Record):
     excluded last; before: what we had excluded until then, in case the update never arrived; confined: since when the
     job is confined to a pool, 0 not; rest: not to be confined again before this time; culprits: nodes that ended an
     earlier attempt; ran_on: nodes of the running attempt; restarts: requeues seen; requeued: by us; hands_off: the user
-    changed the excludes after us; nice: what we set; group: the pipeline.
+    changed the excludes after us; told: the admin knows why it wasn't requeued; nice: what we set; group: the pipeline.
     """
 
     submit: float = 0.0
@@ -43,6 +43,7 @@ class Tracked(Record):
     restarts: int = 0
     requeued: int = 0
     hands_off: bool = False
+    told: bool = False
     nice: int = 0
     group: str = ""
 

@@ -173,6 +173,38 @@ def test_after_slurm_requeued_a_stage_the_culprit_is_excluded(site, sandbox):
         sandbox.run(["scancel", str(job)])
 
 
+def test_a_stage_that_died_of_its_node_goes_on_elsewhere_under_the_same_id(site, sandbox):
+    """Its own errors, and stages whose dependents are already invalid, are left as they are."""
+    dies = f"#!/bin/sh\necho restart=$SLURM_RESTART_COUNT >> {sandbox.outdir}/$SLURM_JOB_ID\nsleep 1\nexit 3\n"
+    own, died, chained = (site.sbatch("-N2", "--exclusive", "-J", name, script=dies) for name in ("own", "died", "chained"))
+    child = site.sbatch("-N1", f"--dependency=afterok:{chained}", "-J", "child")
+    sandbox.wait([own, died, chained], timeout=30)
+    sandbox.poll(lambda: site.job(child).reason == "DependencyNeverSatisfied", 20, "the dependent to be invalid")
+    culprits = [jobs.nodes_of(site.job(job).node_list)[1] for job in (died, chained)]
+    assert not {*culprits} & {*jobs.nodes_of(site.job(own).node_list)}, "the three ran side by side"
+    try:
+        for name in culprits:
+            sandbox.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=Xid 79"])
+        assert not any("requeued" in p for p in site.one_pass().problems), "only who asks for it"
+        report = site.one_pass(dispatch__requeue=True, dispatch__period=0.1)
+        assert len(report.problems) == 2
+        assert f"job {died} died of its node and is requeued without {culprits[0]}" in report.problems
+        assert any(f"job {chained} died" in p and f"job {child}, which depends on it" in p for p in report.problems)
+        again = site.job(died)
+        assert again.pending and jobs.nodes_of(again.excludes) == (culprits[0],) and jobs.details([died])[died].restarts == 1
+        assert [site.job(job).state for job in (own, chained)] == ["FAILED", "FAILED"]
+        assert site.one_pass(dispatch__requeue=True, dispatch__period=0.1).problems == (), "told once"
+        assert set(jobs.nodes_of(site.excludes(died))) == {BAD, culprits[0]}, "steering goes on"
+        assert site.one_pass(steer__mode="observe", dispatch__requeue=True).applied == 2, "of this job and of the dependent"
+        assert site.one_pass(steer__mode="observe", dispatch__requeue=True).applied == 0
+        assert site.excludes(died) == culprits[0], "it goes with requeueing, not with steering"
+        site.release()
+        assert site.excludes(died) == ""
+    finally:
+        for name in culprits:
+            sandbox.resume(name)
+
+
 def test_of_two_dispatchers_one_works(site, sandbox):
     with passes.lock(site.settings["dispatch.state"]), pytest.raises(BusyError) as caught:
         site.one_pass()
