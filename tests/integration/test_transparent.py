@@ -1,0 +1,80 @@
+"""Any sbatch call gives the same job, output and exit code through the wrapper as without it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_hook import hostlist, mark
+from tests import transparency
+from tests.sandbox import Sandbox
+from tests.transparency import OURS, Case, Outcome, Runner
+from tests.wrapped import REAL, Wrapped
+
+pytestmark = pytest.mark.integration
+CASES = [*transparency.recorded(), *transparency.more()]
+BAD = ("gpu04", "gpu09")
+
+
+@pytest.fixture(scope="module")
+def runner(sandbox: Sandbox) -> Iterator[Runner]:
+    # no job starts, so that what is compared doesn't depend on the moment
+    for name in ("llm", "small"):
+        sandbox.run(["scontrol", "update", f"PartitionName={name}", "State=DOWN"])
+    yield Runner(sandbox, sandbox.root / "transparency")
+    sandbox.run(["scancel", "-u", "alice"], check=False)
+    for name in ("llm", "small"):
+        sandbox.run(["scontrol", "update", f"PartitionName={name}", "State=UP"])
+
+
+@pytest.fixture(scope="module")
+def plain(runner: Runner) -> dict[str, Outcome]:
+    return {case.name: runner.run(case, REAL) for case in CASES}
+
+
+@pytest.fixture(scope="module", params=["pass-through", "hints", "observe", "avoid", "steer", "nodelist"])
+def way(request: pytest.FixtureRequest, sandbox: Sandbox) -> tuple[str, Wrapped]:
+    way = request.param
+    wrapped = Wrapped(sandbox, with_hints=way == "hints")
+    mode = {"pass-through": "off", "hints": "observe", "nodelist": "steer"}.get(way, way)
+    wrapped.publish(mode, bad=BAD, steer__max_excluded=0.2, steer__form="nodelist" if way == "nodelist" else "exclude")
+    return way, wrapped
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_same_job_output_and_code(case: Case, way: tuple[str, Wrapped], runner: Runner, plain: dict[str, Outcome]):
+    name, wrapped = way
+    before, after = plain[case.name], runner.run(case, str(wrapped.sbatch))
+    assert (after.code, after.stdout) == (before.code, before.stdout)
+    assert after.stderr.replace(str(wrapped.sbatch), REAL) == before.stderr
+    assert after.batch == before.batch
+    assert len(after.jobs) == len(before.jobs)
+    may_change = OURS if name in ("avoid", "steer", "nodelist") else set()
+    for ours, theirs in zip(after.jobs, before.jobs, strict=True):
+        changed = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+        assert changed <= may_change
+        check_changes(ours, theirs, name)
+
+
+def check_changes(ours, theirs, way: str) -> None:
+    """What is ours is only what it may be: more excludes, a mark in an empty comment, nodes where none were named."""
+    assert names(theirs["ExcNodeList"]) <= names(ours["ExcNodeList"])
+    if ours.get("Comment") != theirs.get("Comment"):
+        told = mark.parse(ours["Comment"])
+        assert told is not None and told.decided
+        assert not theirs.get("Comment") or not mark.parse(theirs["Comment"]).decided
+    if ours["ReqNodeList"] != theirs["ReqNodeList"]:
+        assert way == "nodelist" and theirs["ReqNodeList"] == "(null)"
+
+
+def names(text: str) -> set[str]:
+    return set() if text == "(null)" else set(hostlist.expand(text))
+
+
+def test_the_cases_do_what_their_names_say(plain: dict[str, Outcome]):
+    """Most cases must really submit, or comparing them proves little."""
+    for case in transparency.more():
+        if case.quits:
+            assert not plain[case.name].jobs, case.name
+        elif case.name not in ("test-only", "test-only-shortened"):
+            assert plain[case.name].jobs, (case.name, plain[case.name])
+    assert sum(bool(outcome.jobs) for outcome in plain.values()) > 130
