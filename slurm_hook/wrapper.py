@@ -236,7 +236,9 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
         return ()
     request = case.requests[0]
     added = []
-    exact = bool(decision.pool) and case.settings["steer.form"] == "nodelist"
+    # -w pins the node count too, so only where that is fixed
+    fixed = bool(decision.nodes) or (request.nodes_given and request.nodes_min == request.nodes_max)
+    exact = bool(decision.pool) and fixed and case.settings["steer.form"] == "nodelist"
     if exact:
         added.append(f"--nodelist={hostlist.fold(decision.pool)}")
     elif decision.excludes:
