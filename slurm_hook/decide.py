@@ -156,6 +156,8 @@ def why_not_steer(case: Case) -> str:
     ):  # fmt: skip
         if there:
             return obstacle
+    if live.partitions.get(_partition(case, request), {}).get("state", "UP") != "UP":
+        return "the partition is not up"
     if live.queue_head.get(_partition(case, request)):
         return "a job waits in this partition"
     return ""
