@@ -142,25 +142,18 @@ def _check(case: Case) -> None:
 def why_not_steer(case: Case) -> str:
     """Why the job may not be confined to a pool, "" where it may."""
     request, live = case.requests[0], case.live
-    if len(case.requests) > 1:
-        return "heterogeneous"
     if live is None or live.age(case.now) > case.settings["steer.live_max_age"]:
         return "dispatch is not heard of"
-    if live.topology == "block":
-        return "block topology"
-    asked = mark.parse(request.comment)
-    for obstacle, there in (
+    partition = _partition(case, request)
+    obstacles = (
+        ("heterogeneous", len(case.requests) > 1), ("block topology", live.topology == "block"),
         ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
         ("dependency", request.dependency), ("wait", request.wait), ("contiguous", request.contiguous),
-        ("the job has a comment of its own", request.comment and asked is None),
-    ):  # fmt: skip
-        if there:
-            return obstacle
-    if live.partitions.get(_partition(case, request), {}).get("state", "UP") != "UP":
-        return "the partition is not up"
-    if live.queue_head.get(_partition(case, request)):
-        return "a job waits in this partition"
-    return ""
+        ("the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
+        ("the partition is not up", live.partitions.get(partition, {}).get("state", "UP") != "UP"),
+        ("a job waits in this partition", live.queue_head.get(partition)),
+    )  # fmt: skip
+    return next((obstacle for obstacle, there in obstacles if there), "")
 
 
 def _partition(case: Case, request: Request) -> str:

@@ -19,7 +19,8 @@ SCRIPT = "#!/bin/bash\n#SBATCH -N2 -t 5\ntrue\n"
 # of `scontrol show job`: what differs between two submissions of the same call
 VOLATILE = {
     "JobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime", "EndTime", "LastSchedEval", "Priority", "SuspendTime",
-    "HetJobIdSet", "ArrayJobId", "HetJobId", "Reason", "RunTime", "Deadline", "SubmitLine", "Scheduler", "SiteFactor", "PreSusTime",
+    "HetJobIdSet", "ArrayJobId", "HetJobId", "Reason", "RunTime", "Deadline", "SubmitLine", "Scheduler", "SiteFactor",
+    "PreSusTime",
 }  # fmt: skip
 # what the wrapper may change
 OURS = {"ExcNodeList", "Comment", "ReqNodeList"}

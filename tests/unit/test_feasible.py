@@ -16,7 +16,8 @@ FEATURED = {
 @pytest.mark.parametrize(
     ("constraint", "names"),
     [
-        ("", "abcd"), ("x", "ac"), ("x&y", "a"), ("x|z", "ac"), ("x,y", "a"), ("(x|y)&z", "c"), ("x&(y|z)", "ac"), ("((y))", "ab"),
+        ("", "abcd"), ("x", "ac"), ("x&y", "a"), ("x|z", "ac"), ("x,y", "a"), ("(x|y)&z", "c"), ("x&(y|z)", "ac"),
+        ("((y))", "ab"),
         ("nosuch", ""), ("x&y&z", ""), ("x|y|z", "abc"),
     ],
 )  # fmt: skip
@@ -136,7 +137,7 @@ def test_a_directive_makes_a_job_ours_unless_switched_off():
         (b"#!/bin/sh\n#WORKHORSES stage=a\n", {"present": False}, 0),
         (b"#!/bin/sh\n#WORKHORSE\n", {"present": True}, 0),
         (b"#!/bin/sh\n#WORKHORSE checkpoint=01:30:00\n", {"checkpoint": 90.0}, 0),
-        (b"#!/bin/sh\n#WORKHORSE demand=x stage=$(id) bogus=1 steer=maybe word\n", {"demand": 0.0, "stage": "", "steer": True}, 5),
+        (b"#!/bin/sh\n#WORKHORSE demand=x stage=$(id) bogus=1 steer=maybe word\n", {"demand": 0.0, "stage": ""}, 5),
         (b"#!/bin/sh\n#WORKHORSE stage=a\xff\xfe\x1b[31m\n", {"stage": ""}, 1),
         (b"#!/bin/sh\n#WORKHORSE stage=" + b"a" * 65 + b"\n", {"stage": ""}, 1),
         (b"\0\0\0", {"present": False}, 0),
