@@ -11,9 +11,10 @@ import math
 from . import feasible, mark, placement, topology
 from .errors import PlacementError, RequestError, SnapshotError
 from .light import TYPE_CHECKING, Record
+from .spare import Spare, spared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .cluster import Node
@@ -41,8 +42,9 @@ class Candidate(Record):
 
 
 class Decision(Record):
-    """action: pass, avoid or steer; excludes: ours, without the user's; pool: drawn nodes (steer); nodes: node count to
-    set, 0 for none; reason: why this and not more; seed, snapshot: replay the draw."""
+    """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
+    nodes (steer); nodes: node count to set, 0 for none; reason: why this and not more; seed, snapshot: replay the
+    draw; ours: to be marked though there is nothing to do yet."""
 
     action: str
     reason: str
@@ -54,6 +56,7 @@ class Decision(Record):
     rank: float = 0.0
     seed: int = 0
     snapshot: str = ""
+    ours: bool = False
 
 
 class Case(Record):
@@ -102,6 +105,8 @@ def decide(case: Case) -> Decision:
     mode = case.mode or case.settings["steer.mode"]
     try:
         _check(case)
+        if in_control_group(case, mode):
+            return base._replace(action="control", reason="control group")
         fields = [_candidates(case, request) for request in case.requests]
         obstacle = "" if mode in ("steer", "observe") else f"mode {mode}"
         obstacle = obstacle or why_not_steer(case)
@@ -113,6 +118,17 @@ def decide(case: Case) -> Decision:
         return _avoid(case, fields, base, obstacle)
     except (RequestError, PlacementError, SnapshotError) as err:
         return base._replace(reason=str(err))
+
+
+def in_control_group(case: Case, mode: str) -> bool:
+    """A random share of the jobs is left untouched, to be compared with; from the decision's seed, so it can be replayed.
+
+    Not a job that gave only a total demand: untouched it would run on one node.
+    """
+    share = case.settings["steer.control_share"]
+    if share <= 0 or mode not in ("avoid", "steer") or case.memo is not None or total_demand(case, case.requests[0]):
+        return False
+    return placement.draw([share, 1.0 - share], [1.0, 1.0], count=1, seed=f"{case.seed}/control") == [0]
 
 
 def _check(case: Case) -> None:
@@ -399,33 +415,11 @@ def _avoid(case: Case, fields: Sequence[_Field], base: Decision, obstacle: str) 
     first = case.requests[0]
     most = max(1, int(len(_others(case, first)) * case.settings["steer.max_excluded"]))
     worst = _of_field(case, first, fields[0], "worst", lambda: _worst_first(fields)) if len(fields) == 1 else _worst_first(fields)
-    excluded = _spared(worst, most, [_Spare(case, request, field) for request, field in zip(case.requests, fields)])
+    excluded = spared(worst, most, [_spare(case, request, field) for request, field in zip(case.requests, fields)])
     listing = _listing(fields[0], _startable(case, first, fields[0])) if case.memo is None else ()
-    if not excluded:
-        return base._replace(reason=f"{obstacle}; no node to avoid", candidates=listing)
+    if not excluded:  # a node that turns bad while the job waits can be avoided then
+        return base._replace(ours=True, reason=f"{obstacle}; no node to avoid", candidates=listing)
     return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(excluded)), candidates=listing)
-
-
-def _spared(worst: Sequence[str], most: int, spares: Sequence[_Spare]) -> list[str]:
-    """The worst nodes that all components can spare together, at most so many."""
-    for spare in spares:
-        spare.take(worst[:most])
-    if all(spare.holds() for spare in spares):
-        return list(worst[:most])  # fewer excludes never hurt: each of them could be spared in turn, too
-    for spare in spares:
-        spare.give_back(worst[:most])
-    excluded: list[str] = []
-    for name in worst:
-        if len(excluded) == most:
-            break
-        for spare in spares:
-            spare.take([name])
-        if all(spare.holds() for spare in spares):
-            excluded.append(name)
-        else:
-            for spare in spares:
-                spare.give_back([name])
-    return excluded
 
 
 def _worst_first(fields: Sequence[_Field]) -> list[str]:
@@ -438,41 +432,15 @@ def _worst_first(fields: Sequence[_Field]) -> list[str]:
     return sorted(keys, key=lambda name: keys[name])
 
 
-class _Spare:
-    """What is left of one component's candidates by leaf switch while nodes are taken away."""
-
-    def __init__(self, case: Case, request: Request, field: _Field) -> None:
-        total = total_demand(case, request)
-        self.weights = field.capacity if total else (1.0,) * len(field.names)
-        self.enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= max(1, field.least))
-        self.field, self.at = field, _of_field(case, request, field, "at", lambda: {n: i for i, n in enumerate(field.names)})
-        startable = _startable(case, request, field)
-        self.open = set(startable)
-        everywhere = _of_field(case, request, field, "sums", lambda: topology.by_leaf(field.leaves, self.weights))
-        self.left = dict(everywhere)
-        self.left_open = topology.by_leaf([field.leaves[i] for i in startable], [self.weights[i] for i in startable])
-        self.fewest = topology.fewest_leaves(self.left, self.enough)
-        self.starts = topology.fewest_leaves(self.left_open, self.enough) > 0
-
-    def take(self, names: Iterable[str], sign: float = -1.0) -> None:
-        """Take nodes away; those that are no candidates don't count."""
-        for name in names:
-            i = self.at.get(name)
-            if i is not None:
-                leaf, weight = self.field.leaves[i], sign * self.weights[i]
-                self.left[leaf] += weight
-                if i in self.open:
-                    self.left_open[leaf] += weight
-
-    def give_back(self, names: Iterable[str]) -> None:
-        self.take(names, 1.0)
-
-    def holds(self) -> bool:
-        """The job has lost neither its feasibility, nor its start now, nor a smaller set of switches."""
-        leaves = topology.fewest_leaves(self.left, self.enough)
-        if leaves == 0 or leaves > self.fewest:
-            return False
-        return not self.starts or topology.fewest_leaves(self.left_open, self.enough) > 0
+def _spare(case: Case, request: Request, field: _Field) -> Spare:
+    total = total_demand(case, request)
+    weights = field.capacity if total else (1.0,) * len(field.names)
+    return Spare(
+        leaves=field.leaves, weights=weights, startable=_startable(case, request, field),
+        enough=(lambda s: s > total) if total else (lambda s: s >= max(1, field.least)),
+        at=_of_field(case, request, field, "at", lambda: {name: i for i, name in enumerate(field.names)}),
+        sums=_of_field(case, request, field, "sums", lambda: topology.by_leaf(field.leaves, weights)),
+    )  # fmt: skip
 
 
 def _listing(

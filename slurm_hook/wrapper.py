@@ -232,7 +232,7 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
     """The options to add for a decision; none for "pass"."""
     from . import hostlist, mark  # noqa: PLC0415
 
-    if decision.action == "pass":
+    if decision.action == "pass" and not decision.ours:
         return ()
     request = case.requests[0]
     added = []
@@ -250,7 +250,8 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
         told = case.directives
         before = asked or mark.Mark()
         added.append("--comment=" + mark.text(mark.Mark(
-            mode=decision.action, snapshot=decision.snapshot, seed=decision.seed, excludes=hostlist.fold(request.exclude),
+            mode="avoid" if decision.ours else decision.action, snapshot=decision.snapshot, seed=decision.seed,
+            excludes=hostlist.fold(request.exclude),
             pipeline=told.pipeline or before.pipeline, stage=told.stage or before.stage,
             demand=told.demand or before.demand, checkpoint=told.checkpoint or before.checkpoint,
         )))  # fmt: skip
