@@ -15,6 +15,7 @@ from . import trust as trusting
 from .blame import Evidence, Model, Solution, solve
 from .capability import Options
 from .columns import FloatArray, History, sum_by
+from .truncate import until
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Attribution:
 def attribute(history: History, options: Options | None = None, model: Model | None = None) -> Attribution:
     """Score a history by the attributed method. Same history and `as_of`, same result."""
     options, model = options or Options(), model or Model()
+    history = until(history, history.as_of)
     trust = trusting.from_events(history.events, len(history.nodes), history.as_of)
     measured = exposures.measure(history, options, model.half_life_days, trust)
     ran = failing.attempted(history)

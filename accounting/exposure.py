@@ -119,7 +119,8 @@ def _mean_utilization(sweep: _Sweep, start: FloatArray, end: FloatArray, own: Fl
     filled = np.concatenate([[0.0], np.cumsum(sweep.used * sweep.hours)])
     hours = (end - start) / HOUR
     total = filled[sweep.at_end] - filled[sweep.at_start]
-    return np.divide(total, hours, out=own.copy(), where=hours > 0).clip(0.0, 1.0)
+    mean = np.divide(total, hours, out=own.copy(), where=hours > 0)
+    return np.round(mean, 9).clip(0.0, 1.0)  # so that what is just at a threshold stays there
 
 
 def _before_end(sweep: _Sweep, own: FloatArray) -> FloatArray:
@@ -149,7 +150,7 @@ def _breakdown(
     last; outside any group their loss is 1.
     """
     tasks, n = history.tasks, len(history.nodes)
-    order = np.argsort(sweep.at_start)
+    order = np.lexsort((history.attempts.job[tasks.attempt], tasks.end, tasks.start, tasks.node))
     node, start, end = tasks.node[order], tasks.start[order], tasks.end[order]
     demand = np.where(np.isfinite(tasks.demand), tasks.demand, 0.0)[order]
     total = sum_by(node, demand, n)

@@ -6,6 +6,7 @@ import numpy as np
 
 from accounting import attribution, capability
 from accounting.blame import Model
+from accounting.lemons import find_lemons
 from slurm_hook.placement import cost_rank
 from tests.bench.cluster import CAPACITY, Cluster
 
@@ -146,9 +147,10 @@ class Attributed(Weighted):
     model = Model()
 
     def night(self, cluster):
-        scored = attribution.attribute(cluster.history(), model=self.model)
+        history = cluster.history()
+        scored = attribution.attribute(history, model=self.model)
         self.capability = scored.capability / np.median(scored.capability)
-        self.lemon = scored.probability_above(3 * float(np.median(scored.hazard))) >= 0.95
+        self.lemon = find_lemons(history, scored)
 
 
 class AttributedFair(Attributed):

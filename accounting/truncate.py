@@ -1,0 +1,37 @@
+"""A history as it was known at an earlier moment: what ended later still runs then, what started later isn't there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .columns import SURVIVED, Events, History, Tasks
+
+
+def until(history: History, as_of: float, window_start: float | None = None) -> History:
+    """The history known at `as_of`, optionally with a later start of the window. Cheap where nothing is later."""
+    start = history.window_start if window_start is None else max(window_start, history.window_start)
+    tasks, attempts = history.tasks, history.attempts
+    kept = (tasks.start < as_of) & (tasks.end >= start)
+    late = tasks.end > as_of
+    if kept.all() and not late.any() and as_of == history.as_of and start == history.window_start:
+        return history
+    outcome = attempts.outcome.copy()
+    outcome[tasks.attempt[late]] = SURVIVED
+    culprit = tasks.culprit & ~late
+    correct = np.where(late, np.nan, tasks.correct)
+    end = np.minimum(tasks.end, as_of)
+    columns: Any = (tasks.node, tasks.attempt, tasks.start, end, tasks.demand, tasks.capacity, correct, culprit)
+    return replace(
+        history, tasks=Tasks(*(column[kept] for column in columns)), attempts=replace(attempts, outcome=outcome),
+        events=_events(history.events, as_of), window_start=start, as_of=as_of,
+    )  # fmt: skip
+
+
+def _events(events: Events, as_of: float) -> Events:
+    kept = events.start <= as_of
+    end = np.where(events.end > as_of, np.nan, events.end)
+    columns: Any = (events.node, events.kind, events.reason, events.start, end)
+    return Events(*(column[kept] for column in columns))
