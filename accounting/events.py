@@ -125,7 +125,7 @@ def _imported(item: Mapping[str, object], classify: Reasons) -> Event:
         raise ValueError("its end is before its time")
     reason = str(item.get("reason") or "")
     if kind not in KINDS:
-        kind, reason = "report", f"{kind}: {reason}" if reason else kind
+        kind, reason, end = "report", f"{kind}: {reason}" if reason else kind, end or start
     return Event(node, kind, start, end, "", reason, classify(reason), str(item.get("who") or ""), source)
 
 

@@ -6,7 +6,7 @@ Everything is as it was known at `as_of`: what ended later still runs then, even
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import StoreError
 
 from . import columns as c
+from . import culprits, failed_steps
+from .events import Reasons
 from .store import loaded_text
 
 _BLOCK = 65_536
 DAY = 86_400.0
-MATCH_SECONDS = 1800.0  # a node event this near to a failure names its culprit
 TOGETHER_SECONDS = 60.0  # members of an array or het job that end within it are one failure
 _OVERDUE = 86_400.0  # a job "running" this much beyond its limit is a record that never got its end
 
@@ -43,7 +44,7 @@ def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Set
     nodes, node_at = _nodes(db, row[0], as_of)
     raw = _attempts(db, window)
     ids = raw["id"].astype(np.int64)
-    attempts = _as_attempts(db, raw, as_of, settings)
+    attempts = _as_attempts(db, raw, window, settings)
     task = _tasks(db, window)
     attempt_at = np.searchsorted(ids, task["attempt"]).astype(np.int32)
     node = node_at[task["node"]]
@@ -51,11 +52,14 @@ def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Set
     begin = np.minimum(task["start"], end)
     specs = _Specs(db, row[0], node_at)
     demand, capacity = specs.demand(node, begin, task["mem"], task["gpus"], settings)
-    events = _events(db, row[0], node_at, start, as_of)
-    where = _Where(node, attempt_at, end)
-    culprit = _culprits(db, raw, attempts.outcome, where, events) | _failed_nodes(db, ids, attempts.outcome, where, nodes)
-    correct = np.where(attempts.outcome == c.RIGHT, 1.0, np.where(attempts.outcome == c.WRONG, -1.0, np.nan))
+    events = _events(db, row[0], node_at, (start, as_of), Reasons(settings["events.reasons"]))
+    where, was_lost, outcome = culprits.Where(node, attempt_at, end), culprits.lost(db, raw), attempts.outcome
+    outcome[culprits.planned(outcome, was_lost, where, events)] = c.SILENT
+    culprit = culprits.by_events(outcome, was_lost, where, events) | culprits.by_name(db, ids, outcome, where, nodes)
+    correct = np.where(outcome == c.RIGHT, 1.0, np.where(outcome == c.WRONG, -1.0, np.nan))
     tasks = c.Tasks(node, attempt_at, begin, end, demand, capacity, correct[attempt_at], culprit)
+    failed = failed_steps.find(db, window, {name: i for i, name in enumerate(nodes.names)})
+    tasks, attempts = failed_steps.split(tasks, attempts, ids, failed, events)
     return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
 
 
@@ -95,8 +99,8 @@ def _tasks(db: Any, window: Sequence[Any]) -> dict[str, Any]:
     return table
 
 
-def _as_attempts(db: Any, raw: Mapping[str, c.FloatArray], as_of: float, settings: Settings) -> c.Attempts:
-    outcome = _outcomes(db, raw, as_of, settings)
+def _as_attempts(db: Any, raw: Mapping[str, c.FloatArray], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
+    outcome = _outcomes(db, raw, window, settings)
     users, user_at = np.unique(raw["user"].astype(np.int64), return_inverse=True)
     works, work_at = np.unique(raw["work"].astype(np.int64), return_inverse=True)
     return c.Attempts(
@@ -127,7 +131,8 @@ def outcome_of(state: str, code: float, signal: float, settings: Settings) -> in
     return names[settings["outcomes.states"].get(state, settings["outcomes.other"])]
 
 
-def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], as_of: float, settings: Settings) -> c.ByteArray:
+def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], window: tuple[int, float, float], settings: Settings) -> c.ByteArray:
+    cluster_id, _, as_of = window
     words = dict(db.execute("SELECT id, name FROM states").fetchall())
     keys = np.stack([raw["state"], raw["code"], raw["signal"]], axis=1)
     kinds, kind_at = np.unique(np.nan_to_num(keys, nan=-1.0), axis=0, return_inverse=True)
@@ -137,12 +142,13 @@ def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], as_of: float, settings: 
     outcome[running] = c.SURVIVED
     overdue = np.isnan(raw["end"]) & (raw["start"] + raw["limit"] * 60 + _OVERDUE < as_of)
     outcome[overdue] = c.SILENT
-    outcome[_marked(db, raw) & ~running] = c.WRONG
+    outcome[_marked(db, raw, cluster_id) & ~running] = c.WRONG
     return outcome
 
 
-def _marked(db: Any, raw: Mapping[str, c.FloatArray]) -> c.BoolArray:
-    marks = {(j, s) for j, s in db.execute("SELECT job_id, submit FROM job_marks WHERE mark = 'wrong'").fetchall()}
+def _marked(db: Any, raw: Mapping[str, c.FloatArray], cluster_id: int) -> c.BoolArray:
+    sql = "SELECT job_id, submit FROM job_marks WHERE mark = 'wrong' AND cluster_id = ?"
+    marks = set(db.execute(sql, (cluster_id,)).fetchall())
     if not marks:
         return np.zeros(len(raw["id"]), dtype=bool)
     return np.array([(int(j), int(s)) in marks for j, s in zip(raw["job_id"], raw["submit"])], dtype=bool)
@@ -254,66 +260,23 @@ _KINDS = {"down": c.DOWN, "drain": c.DRAIN, "repaired": c.REPAIRED, "bad": c.MAR
 _CLASSES = {"hardware": c.REASON_HARDWARE, "user": c.REASON_USER, "planned": c.REASON_PLANNED, "repaired": c.REASON_REPAIRED}
 
 
-def _events(db: Any, cluster_id: int, node_at: c.IntArray, start: float, as_of: float) -> c.Events:
+def _events(db: Any, cluster_id: int, node_at: c.IntArray, window: tuple[float, float], classify: Reasons) -> c.Events:
+    """Events up to as_of. Slurm's reasons are sorted by the settings of now, whatever they were when collected."""
+    start, as_of = window
     rows = db.execute(
-        "SELECT e.node_id, e.kind, e.reason_class, e.start, e.end FROM node_events e JOIN nodes n ON n.id = e.node_id"
-        " WHERE n.cluster_id = ? AND e.start <= ? AND (e.end IS NULL OR e.end >= ?) ORDER BY e.start, e.id",
-        (cluster_id, as_of, start - MATCH_SECONDS),
+        "SELECT e.node_id, e.kind, e.reason_class, e.start, e.end, e.source, e.reason FROM node_events e"
+        " JOIN nodes n ON n.id = e.node_id WHERE n.cluster_id = ? AND e.start <= ? AND (e.end IS NULL OR e.end >= ?)"
+        " ORDER BY e.start, e.id",
+        (cluster_id, as_of, start - culprits.MATCH_SECONDS),
     ).fetchall()
     if not rows:
         return c.empty_events()
+    kept = [classify(loaded_text(r[6])) if r[5] == "slurmdbd" else r[2] for r in rows]
     end = np.array([np.nan if r[4] is None or r[4] > as_of else r[4] for r in rows], dtype=np.float64)
     return c.Events(
         node=node_at[np.array([r[0] for r in rows], dtype=np.int64)],
         kind=np.array([_KINDS.get(r[1], c.REPORTED) for r in rows], dtype=np.int8),
-        reason=np.array([_CLASSES.get(r[2], c.REASON_UNKNOWN) for r in rows], dtype=np.int8),
+        reason=np.array([_CLASSES.get(name, c.REASON_UNKNOWN) for name in kept], dtype=np.int8),
         start=np.array([r[3] for r in rows], dtype=np.float64),
         end=end,
     )
-
-
-class _Where(NamedTuple):
-    """Of each task: node, attempt (positions) and end."""
-
-    node: c.IntArray
-    attempt: c.IntArray
-    end: c.FloatArray
-
-
-def _culprits(db: Any, raw: Mapping[str, c.FloatArray], outcome: c.ByteArray, where: _Where, events: c.Events) -> c.BoolArray:
-    """Tasks near whose failure an event of their node names it as the culprit.
-
-    A node failure is named by the node going down, or drained for hardware; another failure by a hardware event only.
-    """
-    culprit = np.zeros(len(where.node), dtype=bool)
-    at = np.flatnonzero(outcome[where.attempt] == c.WRONG)
-    words = dict(db.execute("SELECT id, name FROM states").fetchall())
-    lost = np.array([words[int(s)] in ("NODE_FAIL", "BOOT_FAIL") for s in raw["state"]], dtype=bool)[where.attempt[at]]
-    hardware = (events.reason == c.REASON_HARDWARE) & np.isin(events.kind, (c.DOWN, c.DRAIN, c.REPORTED))
-    down = hardware | (events.kind == c.DOWN)
-    near_hardware = _near(events.node[hardware], events.start[hardware], where.node[at], where.end[at])
-    near_down = _near(events.node[down], events.start[down], where.node[at], where.end[at])
-    culprit[at] = np.where(lost, near_down, near_hardware)
-    return culprit
-
-
-def _near(event_node: c.IntArray, event_start: c.FloatArray, node: c.IntArray, when: c.FloatArray) -> c.BoolArray:
-    """For each (node, time): is there an event on that node within MATCH_SECONDS?"""
-    if not len(event_node):
-        return np.zeros(len(node), dtype=bool)
-    scale = 1e11
-    keys = np.sort(event_node * scale + event_start)
-    low = np.searchsorted(keys, node * scale + (when - MATCH_SECONDS), side="left")
-    high = np.searchsorted(keys, node * scale + (when + MATCH_SECONDS), side="right")
-    return high > low
-
-
-def _failed_nodes(db: Any, ids: NDArray[np.int64], outcome: c.ByteArray, where: _Where, nodes: c.Nodes) -> c.BoolArray:
-    """Tasks on the node that Slurm itself names as failed (FailedNode) of attempts that went wrong."""
-    named = np.full(len(ids), -1, dtype=np.int32)
-    position = {name: i for i, name in enumerate(nodes.names)}
-    for number, name in db.execute("SELECT id, failed_node FROM attempts WHERE failed_node IS NOT NULL").fetchall():
-        i = int(np.searchsorted(ids, number))
-        if i < len(ids) and ids[i] == number:
-            named[i] = position.get(name, -1)
-    return (named[where.attempt] == where.node) & (outcome[where.attempt] == c.WRONG)

@@ -37,6 +37,7 @@ class Setting(Record):
         return f"{self.section}.{self.name}"
 
 
+OUTCOMES = ("right", "wrong", "silent", "survived")
 SETTINGS: tuple[Setting, ...] = (
     Setting("history", "path", str, "/var/lib/workhorse/history.db", "SQLite file with the task history (private)"),
     Setting("history", "keep_days", int, 400, "attempts that ended longer ago are dropped by `workhorse db vacuum`", low=1),
@@ -60,10 +61,10 @@ SETTINGS: tuple[Setting, ...] = (
             {"COMPLETED": "right", "NODE_FAIL": "wrong", "BOOT_FAIL": "wrong", "FAILED": "wrong", "LAUNCH_FAILED": "wrong",
              "TIMEOUT": "survived", "OUT_OF_MEMORY": "silent", "PREEMPTED": "silent", "DEADLINE": "silent", "REVOKED": "silent",
              "CANCELLED": "silent", "REQUEUED": "silent", "RESIZING": "survived"},
-            "what a state says of the nodes: right, wrong, silent (hours don't count) or survived (hours count)"),
+            "what a state says of the nodes: right, wrong, silent (hours don't count) or survived (hours count)", OUTCOMES),
     Setting("outcomes", "exit_codes", dict, {},
-            'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete'),
-    Setting("outcomes", "other", str, "silent", "what any other state says", ("right", "wrong", "silent", "survived")),
+            'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete', OUTCOMES),
+    Setting("outcomes", "other", str, "silent", "what any other state says", OUTCOMES),
     Setting("events", "reasons", dict,
             {"repaired": r"repaired|replaced|swapped|\brma (done|closed)",
              "planned": r"maint|upgrade|reboot asap|reboot requested|planned|reinstall|firmware update|scheduled",
@@ -181,15 +182,16 @@ def _checked(key: str, value: Any) -> Any:
         value = float(value)
     if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
         raise ConfigError(f"{key} = {value!r}: must be a {wanted.__name__} (default {setting.default!r})")
-    if setting.choices and value not in setting.choices:
-        raise ConfigError(f"{key} = {value!r}: must be one of {', '.join(setting.choices)}")
+    for item in value.values() if isinstance(value, dict) else (value,):
+        if setting.choices and item not in setting.choices:
+            raise ConfigError(f"{key} = {value!r}: must be one of {', '.join(setting.choices)}")
+    if isinstance(value, dict):
+        return {**setting.default, **value}  # a table changes the entries it names
     _check_range(setting, value)
     return value
 
 
 def _check_range(setting: Setting, value: Any) -> None:
-    if setting.type is dict:
-        value = {**setting.default, **value}  # a table changes the entries it names
     if setting.low is not None and value < setting.low:
         raise ConfigError(f"{setting.key} = {value!r}: must be at least {setting.low:g}")
     if setting.high is not None and value > setting.high:
