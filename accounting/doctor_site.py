@@ -107,6 +107,8 @@ def dispatcher(host: Host) -> Answer:
     mode, limit = host.settings.steer.mode, host.settings.steer.live_max_age
     look = "see `systemctl status workhorse-dispatch.timer` and `journalctl -u workhorse-dispatch`"
     problem = bad if mode == "steer" else warn
+    if mode not in ("avoid", "steer"):
+        return ok(f"not needed in mode {mode}: it works in avoid and steer")
     try:
         age = host.live.age(host.now)
     except SnapshotError as err:

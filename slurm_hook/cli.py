@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "accounting.cli_doctor:doctor",
     "import": "accounting.cli_marks:import_events",
     "mark": "accounting.cli_marks:mark",
+    "hints": "slurm_hook.cli_hints:hints",
     "metrics": "accounting.cli_metrics:metrics",
     "nodes": "slurm_hook.cli_nodes:nodes",
     "queue": "slurm_hook.cli_queue:show",

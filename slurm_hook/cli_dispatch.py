@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from . import passes
-from .errors import UsageError
+from .errors import UsageError, WorkhorseError
 from .light import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool) -> Non
     if watch and release:
         raise UsageError("--watch and --release exclude each other; leave one out")
     if release:
-        _tell(passes.release(settings), quiet)
+        report = passes.release(settings)
+        _tell(report, quiet)
+        if report.problems:
+            raise WorkhorseError("some of our excludes could not be taken off (above); run it again")
     elif watch:
         passes.watch(settings, lambda report: _tell(report, quiet))
     else:

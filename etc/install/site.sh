@@ -279,10 +279,20 @@ install_programs() {
     for file in "$top"/etc/lua/*.lua; do
         [ ! -e "$file" ] || put "$file" "$prefix/lua/${file##*/}" 0644
     done
+    [ "$role" = controller ] || install_hints
     if [ -n "$path" ] && [ "$role" != controller ]; then
         put "$top/etc/profile/workhorse.sh" /etc/profile.d/workhorse.sh 0644
         put "$top/etc/profile/workhorse.csh" /etc/profile.d/workhorse.csh 0644
     fi
+}
+
+# Which jobs can be ours is told to the wrapper in a small local file, which the service user keeps up to date.
+install_hints() {
+    [ -n "$owner_known" ] || in_use || { say "note: no user $user here, so nothing keeps the wrapper's hints; it looks at every call"; return; }
+    folder "$state" 0755 "$user"
+    folder "$state/hints" 0755 "$user"
+    link_to "$state/hints/hints" "$config/hints"
+    if has_systemd; then install_timers hints; else put "$top/etc/cron/workhorse-hints" /etc/cron.d/workhorse-hints 0644; fi
 }
 
 wrapper() { # FILE: the sbatch shim with this site's values in its head
@@ -320,20 +330,19 @@ install_services() {
     for file in "$top"/etc/prometheus/*.yml "$top"/etc/grafana/*.json; do
         [ ! -e "$file" ] || put "$file" "$prefix/share/${file##*/}" 0644
     done
-    if has_systemd; then install_timers; else put "$top/etc/cron/workhorse" /etc/cron.d/workhorse 0644; fi
+    if has_systemd; then install_timers collect refresh dispatch; else put "$top/etc/cron/workhorse" /etc/cron.d/workhorse 0644; fi
 }
 
-install_timers() {
-    local file before=$changed timer
-    for file in "$top"/etc/systemd/*; do put "$file" "/etc/systemd/system/${file##*/}" 0644; done
-    if ! in_use; then
-        for timer in collect refresh dispatch; do
-            link_to "/etc/systemd/system/workhorse-$timer.timer" "/etc/systemd/system/timers.target.wants/workhorse-$timer.timer"
-        done
-        return
-    fi
+install_timers() { # NAMES
+    local before=$changed timer
+    for timer do
+        put "$top/etc/systemd/workhorse-$timer.service" "/etc/systemd/system/workhorse-$timer.service" 0644
+        put "$top/etc/systemd/workhorse-$timer.timer" "/etc/systemd/system/workhorse-$timer.timer" 0644
+        in_use || link_to "/etc/systemd/system/workhorse-$timer.timer" "/etc/systemd/system/timers.target.wants/workhorse-$timer.timer"
+    done
+    in_use || return 0
     [ "$changed" = "$before" ] || act systemctl daemon-reload
-    for timer in collect refresh dispatch; do
+    for timer do
         systemctl -q is-active "workhorse-$timer.timer" 2>/dev/null || act systemctl enable --now "workhorse-$timer.timer"
     done
 }
@@ -399,7 +408,7 @@ site_uninstall() {
     owner_known=1
     role=$(installed_option role) user=$(installed_option user) publish=$(installed_option publish)
     user=${user:-workhorse} publish=${publish:-$state/public}
-    [ "$role" != controller ] || stop_services
+    stop_services
     local history
     history=$(history_path)
     remove_files
@@ -408,7 +417,8 @@ site_uninstall() {
     for name in "$config" /var/log/workhorse; do
         [ ! -d "$root$name" ] || act rm -rf "$root$name"
     done
-    [ "$role" != controller ] || { remove_published; [ -z "$purge" ] || purge_state "$history"; }
+    [ "$role" != controller ] || remove_published
+    if [ -n "$purge" ]; then purge_state "$history"; else keep_history "$history"; fi
     [ -n "$dry" ] || say "$([ -z "$purge" ] && [ -e "$root$history" ] && echo "Gone. The history stays in $root$history." || echo Gone.)"
     say "If slurm.conf names our Lua plugins, take these lines out."
 }
@@ -416,14 +426,14 @@ site_uninstall() {
 stop_services() {
     in_use || return 0
     local timer
-    if [ -d /run/systemd/system ]; then
-        for timer in dispatch collect refresh; do
-            [ ! -e "/etc/systemd/system/workhorse-$timer.timer" ] || act systemctl disable --now "workhorse-$timer.timer"
-        done
-        for timer in dispatch collect refresh; do act systemctl stop "workhorse-$timer.service"; done
-    fi
+    for timer in dispatch collect refresh hints; do
+        if [ ! -d /run/systemd/system ] || [ ! -e "/etc/systemd/system/workhorse-$timer.timer" ]; then continue; fi
+        act systemctl disable --now "workhorse-$timer.timer"
+        act systemctl stop "workhorse-$timer.service"
+    done
+    [ "$role" = controller ] || return 0
     # before the program goes: afterwards nobody would know which excludes were ours
-    act "$prefix/bin/workhorse" disable || [ -n "$force" ] ||
+    act "$prefix/bin/workhorse" dispatch --release || [ -n "$force" ] ||
         die "our excludes could not be taken off pending jobs (above). Mend that, or go on with --force: these jobs then keep them"
 }
 
@@ -439,7 +449,7 @@ remove_files() {
         case $file in "$prefix"/*) continue;; esac
         if [ -e "$root$file" ] || [ -L "$root$file" ]; then act rm -f "$root$file"; fi
     done < <(cat "$root$prefix/manifest")
-    if in_use && [ -d /run/systemd/system ] && [ "$role" = controller ]; then act systemctl daemon-reload; fi
+    if in_use && [ -d /run/systemd/system ]; then act systemctl daemon-reload; fi
 }
 
 remove_published() { # ours by name; a folder that then holds something else stays
@@ -449,6 +459,15 @@ remove_published() { # ours by name; a folder that then holds something else sta
         [ ! -e "$name" ] || act rm -rf "$name"
     done
     act rmdir --ignore-fail-on-non-empty "$root$publish"
+}
+
+keep_history() { # HISTORY: everything else of ours in the state folder goes, and the folder too where nothing is left
+    [ -d "$root$state" ] || return 0
+    local file
+    for file in "$root$state"/* "$root$state"/.[!.]*; do
+        case $file in "$root$1"|"$root$1"-wal|"$root$1"-shm) ;; *) [ ! -e "$file" ] || act rm -rf "$file";; esac
+    done
+    if [ ! -e "$root$1" ]; then act rmdir --ignore-fail-on-non-empty "$root$state"; fi
 }
 
 purge_state() { # [HISTORY]

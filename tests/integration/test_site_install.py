@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hook.cli import COMMANDS
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration
@@ -76,7 +77,7 @@ def test_login_and_compute_come_and_go(host, wheels, role):
 
 def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
     install(host, "--role", "login", wheels=wheels)
-    for command in ("plan", "submit", "queue", "explain", "nodes"):
+    for command in sorted({"plan", "submit", "queue", "explain", "nodes", "hints"} & set(COMMANDS)):
         done = host.run(["/opt/workhorse/bin/workhorse", command, "--help"], env=ENV)
         assert "needs the package" not in done.stdout and "Usage: workhorse " + command in done.stdout
     refused = host.run(["/opt/workhorse/bin/workhorse", "collect"], env=ENV, check=False)

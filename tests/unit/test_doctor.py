@@ -188,13 +188,14 @@ def test_scores_of_nodes_that_are_gone_missing_scores_and_damaged_ones(tmp_path)
     assert one("scores", host(settings=settings)).level == CRITICAL
 
 
-@pytest.mark.parametrize(("mode", "level"), [("observe", WARNING), ("steer", CRITICAL)])
+@pytest.mark.parametrize(("mode", "level"), [("avoid", WARNING), ("steer", CRITICAL)])
 def test_dispatcher_silent(tmp_path, mode, level):
     settings = {"publish.path": str(tmp_path), "steer.mode": mode}
     assert one("dispatcher", host(settings=settings)).level == level
     published(tmp_path, live_age=400)
     answer = one("dispatcher", host(settings=settings))
     assert answer.level == level and "7 min" in answer.text
+    assert one("dispatcher", host(settings={**settings, "steer.mode": "observe"})).level == OK
     published(tmp_path, live_age=20)
     assert one("dispatcher", host(settings=settings)).level == OK
 
