@@ -23,7 +23,10 @@ def db() -> None:
 @click.option("--db", "db_path", type=click.Path(), help="history database; default: [history] path")
 @click.pass_context
 def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> None:
-    """Remove what is older than [history] keep_days and give the space back."""
+    """Remove what is older than [history] keep_days and give the space back.
+
+    Example: workhorse db vacuum --keep-days 200
+    """
     path = database_path(ctx, db_path)
     database = connect(path, create=False)
     days = keep_days or ctx.obj.history.keep_days

@@ -47,6 +47,8 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
     workhorse mark NODE bad           known to be bad
     workhorse mark NODE ignore        evidence of this time is left out (with --until)
     workhorse mark --job ID wrong     the job completed, but its result is wrong
+
+    Example: workhorse mark gpu017 repaired --note "new GPU 3"
     """
     path = database_path(ctx, options["db"])
     db = connect(path, create=False)
@@ -103,6 +105,8 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
     """Read node events from a file (- is stdin): one JSON object a line with node, time, kind, source, perhaps end, reason.
 
     Exit code 3: some lines could not be understood; they are in the table `rejects`.
+
+    Example: workhorse import xid-events.jsonl
     """
     path = database_path(ctx, db)
     database = connect(path, create=False)

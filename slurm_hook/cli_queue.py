@@ -38,7 +38,9 @@ HISTORY_DAYS = 90
 def show(settings: Settings, name: str | None, user: str | None, **form: Any) -> None:
     """Show waiting stages in the order in which they get nodes, or the stages of one pipeline.
 
-    You see your own jobs; others' are counted. Example: workhorse queue --pipeline llama
+    You see your own jobs; others' are counted.
+
+    Example: workhorse queue --pipeline llama
     """
     now, me = time.time(), getpass.getuser() if os.geteuid() else "root"
     everybody = os.geteuid() == 0 or me == "workhorse"

@@ -135,8 +135,11 @@ def test_file_is_private_whole_and_replaces_a_link(tmp_path):
     path, target = tmp_path / "report.html", tmp_path / "target"
     target.write_text("mine")
     path.symlink_to(target)
-    os.umask(0)
-    report_html.write(str(path), "text")
+    before = os.umask(0)
+    try:
+        report_html.write(str(path), "text")
+    finally:
+        os.umask(before)
     assert path.read_text() == "text" and not path.is_symlink() and target.read_text() == "mine"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(list(tmp_path.iterdir())) == 2
     with pytest.raises(Exception, match="can't be written"):
