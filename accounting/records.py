@@ -195,7 +195,7 @@ class Reader:
         # what is missing has position −1, where one more field reads as empty
         self._kept = (lambda row: kept([*row, ""])) if min(at.values()) < 0 else kept
         self._cluster = cluster
-        times = times or convert.Times()
+        times = convert.Times() if times is None else times
         self._later = times.later_reading
         # a cluster's rows repeat the same few texts: each is converted once
         self._time, self._tres = times, Memo(convert.parse_tres)
