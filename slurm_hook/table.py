@@ -21,7 +21,9 @@ def _number(value: float | None, form: str = ".3g") -> str:
 
 
 def _interval(node: NodeScore) -> str:
-    return "-" if node.low is None or node.high is None else f"{node.low:.2f}-{node.high:.2f}"
+    if node.low is None or node.high is None:
+        return "-"
+    return f"{node.low:.2f}-" + (f"{node.high:.2f}" if node.high < 100 else ">99")  # nothing was ever seen to fail
 
 
 def _state(node: NodeScore) -> str:
