@@ -1,0 +1,459 @@
+# ruff: noqa: E501, PLW1510 - tables of long command lines
+"""The shim alone, with stand-ins for sbatch and for the child that decides: nothing is lost, nothing runs twice, no fault stops it.
+
+Each test runs under `bash -p`, as installed, and under dash where that is there.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.wrapped import ROOT, write_shim
+
+REAL = """#!/bin/sh
+n=$(ls "$OUT" | grep -c argv)
+printf '%s\\0' "$@" >"$OUT/argv$n"
+cat /proc/$$/environ >"$OUT/env$n"
+if [ "${READ_STDIN:-}" ]; then cat >"$OUT/stdin$n"; fi
+if [ -e "$OUT/act$n" ]; then . "$OUT/act$n"; fi
+echo "Submitted batch job $n"
+"""
+ANSWER = "workhorse 1 {at} {count} {again}\n{lines}#a note\nend\n"
+SHELLS = [shell for shell in ("bash -p", "dash") if shutil.which(shell.split()[0])]
+SCRIPT = "#!/bin/sh\n#SBATCH -N4\ntrue\n"
+
+
+class Shim:
+    """A shim in a folder with a stand-in sbatch; `answer` is what the child says."""
+
+    def __init__(self, root: Path, shell: str) -> None:
+        self.root, self.out = root, root / "out"
+        for folder in (self.out, root / "lib" / "slurm_hook", root / "local", root / "bin"):
+            folder.mkdir(parents=True)
+        (root / "lib" / "slurm_hook" / "wrapper.py").touch()
+        self.real = self.program("sbatch.real", REAL)
+        self.python = self.program("python", f"#!/bin/sh\ncat '{root}/answer'\n")
+        self.sbatch = write_shim(
+            root / "bin" / "sbatch", REAL=self.real, PYTHON=self.python, LIB=root / "lib", PUBLISH=root, LOCAL=root / "local"
+        )
+        text = self.sbatch.read_text()
+        self.sbatch.write_text(
+            text.replace(
+                "#!/bin/bash -p", f"#!{shutil.which(shell.split(maxsplit=1)[0])} {' '.join(shell.split()[1:])}".strip(), 1
+            )
+        )
+        self.script = root / "job.sh"
+        self.script.write_text(SCRIPT)
+        self.env = {"PATH": os.environ["PATH"], "OUT": str(self.out), "SHLVL": "1"}
+
+    def program(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def says(self, *lines: str, at: int = 0, again: int = 1) -> None:
+        text = "".join(f"+{line}\n" for line in lines)
+        (self.root / "answer").write_text(ANSWER.format(at=at, count=len(lines), again=again, lines=text))
+
+    def act(self, text: str, call: int = 0) -> None:
+        """What the stand-in sbatch does in that call, after it has taken down its arguments."""
+        (self.out / f"act{call}").write_text(text)
+
+    def run(self, *args: str, stdin=subprocess.DEVNULL, input=None, env=None, **more) -> subprocess.CompletedProcess:
+        how = {"input": input} if input is not None else {"stdin": stdin}
+        return subprocess.run(
+            [self.sbatch, *args], env={**self.env, **(env or {})}, cwd=self.root, capture_output=True, timeout=20, **how, **more
+        )
+
+    def calls(self) -> list[list[str]]:
+        return [self._words(path) for path in sorted(self.out.glob("argv*"))]
+
+    def _words(self, path: Path) -> list[str]:
+        data = path.read_bytes().decode()
+        return data.split("\0")[:-1] if data != "\0" else []
+
+
+@pytest.fixture(params=SHELLS, ids=lambda s: s.split()[0])
+def shim(request: pytest.FixtureRequest, tmp_path: Path) -> Shim:
+    made = Shim(tmp_path, request.param)
+    made.says("--exclude=gpu[01-03]", "--comment=wh=1;m=avoid")
+    return made
+
+
+OURS = ["--exclude=gpu[01-03]", "--comment=wh=1;m=avoid"]
+
+
+def test_ours_go_in_front(shim):
+    done = shim.run("-N4", "job.sh", "a b", "", "*")
+    assert shim.calls() == [[*OURS, "-N4", "job.sh", "a b", "", "*"]]
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"Submitted batch job 0\n", b"")
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4])
+def test_ours_go_where_the_answer_says(shim, at):
+    shim.says(*OURS, at=at)
+    argv = ["-N4", "-x", "gpu09", "job.sh"]
+    shim.run(*argv)
+    assert shim.calls() == [[*argv[:at], *OURS, *argv[at:]]]
+
+
+def test_no_arguments_at_all(shim):
+    shim.run(input=SCRIPT.encode(), env={"READ_STDIN": "1"})
+    assert shim.calls() == [OURS] and (shim.out / "stdin0").read_bytes() == SCRIPT.encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "end\n", "garbage\n", "workhorse 1 0 2 1\n+--exclude=x\nend\n", "workhorse 1 0 1 1\n+--exclude=x\n", "workhorse 1 0 1 1\n+x\nend\n",
+     "workhorse 1 0 1 1\n+--exclude=x\nend", "workhorse 1 0 0 1\nend\n", "workhorse 1  1\n+--exclude=x\nend\n", "\0\0end\n", "workhorse 1 9 1 1\n+--a=x\nend\n"],
+)  # fmt: skip
+def test_an_answer_that_is_not_whole_changes_nothing(shim, answer):
+    (shim.root / "answer").write_text(answer)
+    done = shim.run("-N4", "job.sh")
+    whole = answer.endswith("1 0 1 1\n+--exclude=x\nend")  # the shell drops the last line break anyway
+    assert shim.calls() == [["--exclude=x", "-N4", "job.sh"] if whole else ["-N4", "job.sh"]]
+    assert (done.returncode, done.stdout) == (0, b"Submitted batch job 0\n")
+
+
+@pytest.mark.parametrize(
+    "child",
+    ["exit 3", "kill -9 $$", "echo 'workhorse 1 0 1 1'; kill -9 $$", "echo +--exclude=x >&2; exit 1", "exec sleep 30",
+     "echo 'workhorse 1 0 1 1'; echo +--exclude=x; exec sleep 30", "setsid sleep 5 & exec sleep 30", "trap '' TERM HUP; while :; do sleep 1; done"],
+)  # fmt: skip
+def test_a_child_that_dies_or_hangs_costs_two_seconds_at_most(shim, child, request):
+    if "dash" in request.node.name and "setsid" not in child and "$$" not in child:
+        pytest.skip("one hanging child is enough here")
+    shim.program("python", f"#!/bin/sh\n{child}\n")
+    started = time.monotonic()
+    done = shim.run("-N4", "job.sh")
+    assert time.monotonic() - started < 2.5
+    assert shim.calls() == [["-N4", "job.sh"]] and (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("fault", ["python", "lib", "off", "disable", "mode"])
+def test_switched_off_or_missing(shim, fault):
+    env = {}
+    if fault == "python":
+        shim.python.unlink()
+    elif fault == "lib":
+        shutil.rmtree(shim.root / "lib")
+    elif fault == "off":
+        env["WORKHORSE_MODE"] = "off"
+    elif fault == "disable":
+        (shim.root / "local" / "disable").touch()
+    else:
+        (shim.root / "local" / "hints").write_text("mode off\nend\n")
+    shim.run("-N4", "job.sh", env=env)
+    assert shim.calls() == [["-N4", "job.sh"]]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--test-only", "job.sh"), ("--test", "job.sh"), ("-h",), ("--help",), ("--usage",), ("-V",), ("--version",), ("-M", "x", "job.sh"),
+     ("-Mx", "job.sh"), ("--clusters=x", "job.sh"), ("--clus", "x", "job.sh"), ("/dev/stdin",), ("/dev/fd/0",), ("nowhere/job.sh",), ("fifo",), (".",)],
+)  # fmt: skip
+def test_calls_that_are_never_looked_at(shim, args):
+    os.mkfifo(shim.root / "fifo")
+    shim.run(*args)
+    assert shim.calls() == [list(args)]
+
+
+@pytest.mark.parametrize("variable", ["SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SLURM_HOSTFILE"])
+def test_variables_that_name_a_cluster_or_hosts(shim, variable):
+    shim.run("-N4", "job.sh", env={variable: "x"})
+    assert shim.calls() == [["-N4", "job.sh"]]
+
+
+HINTS = "mode steer\nmin_nodes 2\nmin_gpus 0\ndirectives 1\nend\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "script", "more", "looked_at"),
+    [
+        (["job.sh"], "#!/bin/sh\ntrue\n", "", False),
+        (["-N1", "job.sh"], "#!/bin/sh\ntrue\n", "", False),
+        (["-N", "1", "job.sh"], "#!/bin/sh\ntrue\n", "", False),
+        (["-N2", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["-N", "2", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["-HN", "2", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["--nodes=2-4", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["--nodes", "4", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["job.sh", "-N4"], "#!/bin/sh\ntrue\n", "", False),
+        (["-n8", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["-n1", "job.sh"], "#!/bin/sh\ntrue\n", "", False),
+        (["--gpus=16", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["--gres=gpu:8", "job.sh"], "#!/bin/sh\ntrue\n", "", False),
+        (["--gres=gpu:8", "job.sh"], "#!/bin/sh\ntrue\n", "min_gpus 8\n", True),
+        (["-N1", ":", "-N1", "job.sh"], "#!/bin/sh\ntrue\n", "", True),
+        (["job.sh"], "#!/bin/sh\n#SBATCH -N4\ntrue\n", "", True),
+        (["job.sh"], "#!/bin/sh\n#SBATCH --nodes 4\ntrue\n", "", True),
+        (["job.sh"], "#!/bin/sh\n#SBATCH--nodes=4\ntrue\n", "", True),
+        (["job.sh"], "#!/bin/sh\n\n  # x\n#SBATCH '--nodes=4'\ntrue\n", "", True),
+        (["job.sh"], "#!/bin/sh\ntrue\n#SBATCH -N4\n", "", False),
+        (["job.sh"], "#!/bin/sh\n##SBATCH -N4\n# SBATCH -N4\n", "", False),
+        (["job.sh"], "#!/bin/sh\n#SBATCH -J a # -N4\n", "", False),
+        (["job.sh"], "#!/bin/sh\n#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N1\n", "", True),
+        (["job.sh"], "#!/bin/sh\n#WORKHORSE stage=x\n", "", True),
+        (["job.sh"], "#!/bin/sh\n#WORKHORSE stage=x\n", "directives 0\n", False),
+        (["job.sh"], "#!/bin/sh\n#PBS -l nodes=4\n", "", True),
+        (["-J", "llm-1", "job.sh"], "#!/bin/sh\n", "name llm-*\n", True),
+        (["job.sh"], "#!/bin/sh\n#SBATCH --job-name=llm-1\n", "name llm-*\n", True),
+        (["job.sh"], "#!/bin/sh\n", "name job*\n", True),
+        (["job.sh"], "#!/bin/sh\n", "name llm-*\n", False),
+        (["--comment=train x", "job.sh"], "#!/bin/sh\n", "comment_prefix train\n", True),
+        (["--comment=wh=1;p=a", "job.sh"], "#!/bin/sh\n", "", True),
+        (["--comment", "x", "job.sh"], "#!/bin/sh\n", "", False),
+        (["job.sh"], "#!/bin/sh", "", False),
+        (["job.sh"], "#SBATCH -N4\n", "", False),
+        (["job.sh"], "", "", False),
+        (["--wrap=true"], "", "", False),
+        (["--wrap", "-N4"], "", "", False),
+        (["-o", "-N4", "job.sh"], "#!/bin/sh\n", "", False),
+    ],
+)
+def test_hints_spare_other_calls_the_closer_look(shim, args, script, more, looked_at):
+    shim.script.write_text(script)
+    (shim.root / "local" / "hints").write_text(more.join(HINTS.rsplit("end", 1)[:1]) + more + "end\n")
+    shim.run(*args)
+    assert shim.calls() == [[*OURS, *args] if looked_at else args]
+
+
+def test_hints_that_are_cut_short_spare_nothing(shim):
+    shim.script.write_text("#!/bin/sh\ntrue\n")
+    (shim.root / "local" / "hints").write_text("mode steer\nmin_nodes 2\n")
+    shim.run("job.sh")
+    assert shim.calls() == [[*OURS, "job.sh"]]
+
+
+CONTENTS = [
+    SCRIPT.encode(),
+    SCRIPT.encode()[:-1],
+    SCRIPT.encode() + b"\0\xff\n\n\n",
+    b"#!/bin/sh\n" + b"x" * 300_000,
+    b"",
+    b"\n",
+    b"\0" * 10,
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
+@pytest.mark.parametrize("full", [False, True], ids=["", "nothing-can-be-written"])
+def test_stdin_arrives_byte_for_byte(shim, content, full):
+    env = {"READ_STDIN": "1", "TMPDIR": str(shim.root)}
+    argv = [str(shim.sbatch), "-N4"]
+    if full:  # no new file anywhere: what a full disk does; the stand-in sbatch must not be limited as well
+        argv = ["bash", "-c", 'ulimit -S -f 0; exec "$@"', "bash", *argv]
+        shim.act("")
+        shim.real.write_text(REAL.replace("#!/bin/sh\n", "#!/bin/sh\nulimit -f unlimited\n"))
+    done = subprocess.run(argv, input=content, env={**shim.env, **env}, cwd=shim.root, capture_output=True, timeout=20)
+    assert (shim.out / "stdin0").read_bytes() == content
+    assert done.returncode == 0 and len(shim.calls()) == 1
+    assert not list(shim.root.glob(".workhorse*")) and not list(Path("/dev/shm").glob(f".workhorse*{os.getpid()}"))
+
+
+def test_a_file_on_stdin_is_read_from_the_callers_own_descriptor(shim):
+    """Afterwards the caller's descriptor stands where sbatch left it."""
+    with open(shim.script, "rb") as file:
+        shim.run("-N4", stdin=file, env={"READ_STDIN": "1"})
+        assert file.read() == b"" and (shim.out / "stdin0").read_bytes() == SCRIPT.encode()
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == len(SCRIPT)
+    assert shim.calls() == [[*OURS, "-N4"]]
+
+
+def test_stdin_that_is_no_script_is_not_touched(shim):
+    with open(shim.script, "rb") as file:
+        shim.run("-N4", "job.sh", stdin=file)
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 0
+        shim.run("-N4", "--wrap=true", stdin=file)
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 0
+
+
+REFUSALS = [
+    "sbatch: error: Batch job submission failed: Invalid node name specified",
+    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    "sbatch: error: Batch job submission failed: Node count specification invalid",
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_refused_options_are_taken_back_once(shim, refusal):
+    shim.act(f"echo '{refusal}' >&2; exit 1", call=0)
+    done = shim.run("-N4", "job.sh")
+    assert shim.calls() == [[*OURS, "-N4", "job.sh"], ["-N4", "job.sh"]]
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"Submitted batch job 1\n", b"")
+
+
+def test_the_users_own_refusal_is_the_users(shim):
+    for call in (0, 1):
+        shim.act(f"echo '{REFUSALS[0]}' >&2; exit 1", call)
+    done = shim.run("-N4", "job.sh")
+    assert len(shim.calls()) == 2
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", REFUSALS[0] + "\n")
+
+
+@pytest.mark.parametrize("content", [SCRIPT.encode(), b"#!/bin/sh\n#SBATCH -N4\n\0\xfe"])
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_a_script_on_stdin_is_there_again_after_a_refusal(shim, content, kind):
+    shim.act(f"echo '{REFUSALS[0]}' >&2; exit 1", call=0)
+    shim.script.write_bytes(content)
+    env = {"READ_STDIN": "1"}
+    if kind == "pipe":
+        shim.run(input=content, env=env)
+    else:
+        with open(shim.script, "rb") as file:
+            shim.run(stdin=file, env=env)
+    assert [(shim.out / f"stdin{i}").read_bytes() for i in (0, 1)] == [content, content]
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "stderr"),
+    [
+        ("echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1", 1, None),
+        ("echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1", 1, None),
+        ("echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2", 0, None),
+        ("printf 'no line break' >&2; exit 7", 7, b"no line break"),
+        ("printf 'a\\n\\n\\0b\\377\\n' >&2; exit 0", 0, b"a\n\n\0b\xff\n"),
+        ("exit 42", 42, b""),
+        (f"echo '{REFUSALS[0]}' >&2", 0, None),
+    ],
+)
+def test_anything_else_is_said_once_and_not_tried_again(shim, act, code, stderr):
+    shim.act(act)
+    done = shim.run("-N4", "job.sh")
+    assert len(shim.calls()) == 1 and done.returncode == code
+    assert (
+        done.stderr == stderr
+        if stderr is not None
+        else done.stderr.startswith(b"sbatch: error: ") and done.stderr.count(b"\n") == 1
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("again", [0, 1])
+def test_signals_reach_sbatch_and_end_as_it_ends(shim, number, again):
+    shim.says(*OURS, again=again)
+    shim.act('touch "$OUT/ready"; exec sleep 20')
+    running = subprocess.Popen([shim.sbatch, "-N4", "job.sh"], env=shim.env, cwd=shim.root, stdin=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while not (shim.out / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(number)
+    code = running.wait(timeout=5)
+    # dash can't undo that a shell ignores SIGINT for what it runs in the background, so there it is handed on as SIGTERM
+    assert -code in (number, signal.SIGTERM) if number == signal.SIGINT else -code == number
+
+
+def test_wait_is_not_held_back(shim):
+    """With --wait the answer forbids a second try, and the shim becomes sbatch: the code is the job's."""
+    shim.says(*OURS, again=0)
+    shim.act(f"echo '{REFUSALS[0]}' >&2; exit 1")
+    done = shim.run("-N4", "--wait", "job.sh")
+    assert len(shim.calls()) == 1 and done.returncode == 1 and REFUSALS[0].encode() in done.stderr
+
+
+def entries(path: Path) -> list[bytes]:
+    return sorted(path.read_bytes().split(b"\0"))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {
+            "SHLVL": "3",
+            "PWD": "",
+            "A": "x\ny",
+            "EMPTY": "",
+            "IFS": "a",
+            "_wh_REAL": "x",
+            "OLDPWD": "/nowhere",
+            "OPTIND": "7",
+            "PS1": "$(id)",
+            "WORKHORSE_MODE": "",
+        },
+        {"SHLVL": "1", "BASH_FUNC_module%%": "() {  eval `/bin/false`\n}", "A.B": "1", "a-b": "2", "BASH_ENV": "/x", "ENV": "/x"},
+        {"BASH_FUNC_exec%%": "() { echo caught; }", "BASH_FUNC_[%%": "() { echo caught; }", "BASH_FUNC_read%%": "() { :; }"},
+    ],
+)
+def test_the_environment_is_the_callers(shim, ours, env, request):
+    if "dash" in request.node.name:
+        pytest.skip("the reason why the shim runs under bash: dash drops or changes some entries")
+    if not ours:
+        (shim.root / "answer").write_text("")
+    env = {**env, "PWD": str(shim.root)}
+    direct = {k: v for k, v in {**shim.env, **env}.items() if k in env or k != "SHLVL"}
+    subprocess.run(
+        [shim.sbatch, "-N4", "job.sh"], env=direct, cwd=shim.root, stdin=subprocess.DEVNULL, check=True, capture_output=True
+    )
+    subprocess.run(
+        [shim.real, "-N4", "job.sh"], env=direct, cwd=shim.root, stdin=subprocess.DEVNULL, check=True, capture_output=True
+    )
+    assert entries(shim.out / "env0") == entries(shim.out / "env1")
+
+
+def test_a_bare_environment_stays_bare(shim, request):
+    """As cron and services call it; bash would leave SHLVL and PWD there."""
+    if "dash" in request.node.name:
+        pytest.skip("dash leaves PWD there")
+    env = {"PATH": shim.env["PATH"], "OUT": shim.env["OUT"]}
+    subprocess.run(
+        [shim.sbatch, "-N1", "job.sh"], env=env, cwd=shim.root, stdin=subprocess.DEVNULL, check=True, capture_output=True
+    )
+    names = {entry.split(b"=")[0] for entry in (shim.out / "env0").read_bytes().split(b"\0") if entry}
+    assert names == {b"PATH", b"OUT"}
+
+
+def test_the_next_sbatch_in_path_that_is_not_ourselves(shim):
+    """Neither the same file, nor a link to it, nor a copy: an endless chain of us would never submit."""
+    folders = [shim.root / name for name in ("one", "two", "three", "four")]
+    for folder in folders:
+        folder.mkdir()
+    write_shim(
+        folders[0] / "sbatch", REAL="/nowhere/sbatch", PYTHON=shim.python, LIB=shim.root / "lib", LOCAL=shim.root / "local"
+    )
+    (folders[1] / "sbatch").symlink_to(folders[0] / "sbatch")
+    shutil.copy(ROOT / "etc" / "sbatch", folders[2] / "sbatch")
+    shutil.copy(shim.real, folders[3] / "sbatch")
+    path = ":".join(map(str, folders)) + ":" + shim.env["PATH"]
+    done = subprocess.run(
+        ["sbatch", "-N1", "job.sh"], env={**shim.env, "PATH": path}, cwd=shim.root, capture_output=True, timeout=20
+    )
+    assert done.stdout == b"Submitted batch job 0\n" and len(shim.calls()) == 1
+    path = ":".join(map(str, folders[:3]))
+    broken = subprocess.run(
+        [folders[0] / "sbatch", "x"], env={**shim.env, "PATH": path}, cwd=shim.root, capture_output=True, timeout=20
+    )
+    assert broken.returncode == 127 and b"no other sbatch" in broken.stderr
+
+
+def test_notes_are_told_on_a_terminal_only(shim):
+    leader, follower = os.openpty()
+    subprocess.run(
+        [shim.sbatch, "-N4", "job.sh"], env=shim.env, cwd=shim.root, stdin=subprocess.DEVNULL, stderr=follower, check=True
+    )
+    os.close(follower)
+    assert os.read(leader, 1000) == b"workhorse: a note\r\n"
+    os.close(leader)
+
+
+def test_a_data_file_is_not_read_far(shim):
+    """A file without line breaks in place of the script costs no more than its first bytes."""
+    big = shim.root / "big"
+    with open(big, "wb") as file:
+        file.write(b"#!")
+        file.truncate(2_000_000_000)
+    (shim.root / "local" / "hints").write_text(HINTS)
+    started = time.monotonic()
+    shim.run("big")
+    assert time.monotonic() - started < 1 and shim.calls() == [["big"]]
+
+
+def test_dash_and_bash_read_it():
+    for shell in SHELLS:
+        subprocess.run([shell.split()[0], "-n", ROOT / "etc" / "sbatch"], check=True)
