@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .request import Request
     from .snapshot import Live, Scores
 
-TIME_LIMIT = 1.4  # seconds; the shim waits a little longer and then kills
+SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_SCRIPT = 8 * 1024 * 1024
 ELF = b"\x7fELF"
 
@@ -39,14 +39,15 @@ class Call(Record):
     publish: str
     sbatch: str
     service_uid: str
+    limit: float
     argv: tuple[str, ...]
 
 
 def main(words: Sequence[str]) -> None:
     """Entry: `words` are the shim's settings and then sbatch's arguments. Prints the answer; logs after it is out."""
     started = time.monotonic()
-    _bound()
-    call = Call(words[0], words[1], words[2], tuple(words[3:]))
+    call = Call(words[0], words[1], words[2], float(words[3]) - SPARE, tuple(words[4:]))
+    _bound(call.limit)
     answer, log_line = answer_for(call, started)
     if answer:
         sys.stdout.write(answer)
@@ -58,12 +59,12 @@ def main(words: Sequence[str]) -> None:
         log.send(log_line)
 
 
-def _bound() -> None:
+def _bound(limit: float) -> None:
     """A process group of our own, so that one kill ends us and sbatch's child; and an end that needs no Python to work."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - `signal` imports enum, which costs milliseconds
 
     os.setpgid(0, 0)
-    _signal.setitimer(_signal.ITIMER_REAL, TIME_LIMIT)
+    _signal.setitimer(_signal.ITIMER_REAL, limit)
 
 
 def answer_for(call: Call, started: float) -> tuple[str, str]:
@@ -152,7 +153,7 @@ def consider(
     if settings["steer.mode"] == "off":
         return None
     told = directives.parse(script)
-    deadline = started + TIME_LIMIT - 0.1
+    deadline = started + call.limit - 0.1
     requests = _requests(call, command, script, deadline)
     largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
     why = ""

@@ -24,7 +24,7 @@ PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.execut
 
 
 def write_shim(target: Path, **values: str | Path) -> Path:
-    """A copy of etc/sbatch with its settings (REAL, PYTHON, LIB, PUBLISH, LOCAL, UID) set as the install sets them."""
+    """A copy of etc/sbatch with its settings (REAL, PYTHON, LIB, PUBLISH, LOCAL, UID, WAIT) set as the install sets them."""
     text = (ROOT / "etc" / "sbatch").read_text()
     for name, value in values.items():
         quoted = "'" + str(value).replace("'", "'\\''") + "'"
@@ -39,7 +39,9 @@ def write_shim(target: Path, **values: str | Path) -> Path:
 class Wrapped:
     """A shim with its own library copy and published folder. `sbatch` is its path."""
 
-    def __init__(self, sandbox: Sandbox | Client, *, real: str = REAL, python: str = PYTHON, with_hints: bool = False) -> None:
+    def __init__(
+        self, sandbox: Sandbox | Client, *, real: str = REAL, python: str = PYTHON, with_hints: bool = False, wait: float = 15
+    ) -> None:
         self.sandbox = sandbox
         self.root = Path(tempfile.mkdtemp(prefix="wh-", dir=sandbox.root))
         self.root.chmod(0o755)
@@ -50,7 +52,13 @@ class Wrapped:
         compileall.compile_dir(str(self.lib), quiet=1)
         self.with_hints = with_hints
         self.sbatch = write_shim(
-            self.root / "bin" / "sbatch", REAL=real, PYTHON=python, LIB=self.lib, PUBLISH=self.public, LOCAL=self.local
+            self.root / "bin" / "sbatch",
+            REAL=real,
+            PYTHON=python,
+            LIB=self.lib,
+            PUBLISH=self.public,
+            LOCAL=self.local,
+            WAIT=wait,  # machines that run tests are busy
         )
 
     def publish(
