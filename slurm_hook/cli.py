@@ -16,6 +16,9 @@ from .errors import ConfigError, WorkhorseError
 
 COMMANDS: dict[str, str] = {
     # name: module:attribute
+    "backtest": "accounting.cli_lemons:run_backtest",
+    "explain": "accounting.cli_lemons:explain",
+    "lemons": "accounting.cli_lemons:lemons",
     "collect": "accounting.cli:collect",
     "db": "accounting.cli_db:db",
     "dispatch": "slurm_hook.cli_dispatch:dispatch",

@@ -18,6 +18,7 @@ GAMMA = 0.1  # softening of the fit: the best fit is 1/GAMMA
 PHI = 1.0  # exponent of the fit, attributed method
 BETA = 10.0  # exponent of the capability at full cost rank, attributed method
 RATIO_CAP = 50.0  # largest ratio between two candidates' probabilities, attributed method
+DOUBTFUL = 1.0 / 3.0  # relative capability under which a node drops out first, like a lemon, for a task of cost rank > 0
 SACRIFICE = -0.3  # cost rank of the smallest tasks where they may take the worse nodes
 
 
@@ -89,18 +90,26 @@ def probabilities_attributed(
     )
 
 
+def drops_out_first(lemon: bool, relative: float | None, rank: float) -> bool:
+    """Whether a node is left out of the candidates of a task of this cost rank as long as enough others are there.
+
+    Lemons and nodes under a third of the typical capability, for tasks that are worth good nodes (rank above 0). Were they
+    left out for all tasks, they would be idle, and all that is left, when a large one comes.
+    """
+    return rank > 0.0 and (lemon or (relative is not None and relative < DOUBTFUL))
+
+
 def cost_rank(quantiles: Sequence[float], node_hours: float, *, sacrifice: bool = False) -> float:
     """How much a failure of this task would cost, against the site's recent jobs: 0 up to their median, rising to 1.
 
     quantiles: node-hours (nodes × time limit) at evenly spaced percentiles from 0 to 100; empty: rank 1, as every task
-    is then worth good nodes. With `sacrifice` the lower half falls to -0.3, so that small tasks leave good nodes free.
+    is then worth good nodes. With `sacrifice` the line goes on below the median, down to -0.3, so that small tasks leave
+    good nodes free.
     """
     if len(quantiles) < 2:
         return 1.0
     share = _percentile(quantiles, node_hours)
-    if share > 0.5:
-        return 2.0 * share - 1.0
-    return SACRIFICE * (1.0 - 2.0 * share) if sacrifice else 0.0
+    return max(2.0 * share - 1.0, SACRIFICE if sacrifice else 0.0)
 
 
 def draw(

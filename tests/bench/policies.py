@@ -7,10 +7,8 @@ import numpy as np
 from accounting import attribution, capability
 from accounting.blame import Model
 from accounting.lemons import find_lemons
-from slurm_hook.placement import cost_rank
+from slurm_hook.placement import BETA, DOUBTFUL, RATIO_CAP, cost_rank
 from tests.bench.cluster import CAPACITY, Cluster
-
-RATIO_CAP, BETA = 50.0, 10.0
 
 
 class Base:
@@ -108,7 +106,7 @@ def capped_roulette(rng: np.random.Generator, logs: np.ndarray, k: int) -> np.nd
 
 
 class Weighted(Base):
-    """Draws by capability to the power beta · cost rank; lemons only where nothing else is idle."""
+    """Draws by capability to the power beta · cost rank; costly jobs take lemons only where nothing else is idle."""
 
     sacrifice = False
 
@@ -122,22 +120,30 @@ class Weighted(Base):
         if self.capability is None:
             return self.rng.permutation(idle)[:k]
         last = idle[:0]
-        if self.lemon is not None and rank >= 0:
-            good, last = idle[~self.lemon[idle]], idle[self.lemon[idle]]
-            if len(good) <= k:
-                return np.concatenate([good, last[: k - len(good)]])
-            idle = good
+        if self.lemon is not None and rank > 0:  # `slurm_hook.placement.drops_out_first`
+            out = (self.lemon | (self.capability < DOUBTFUL))[idle]
+            idle, last = idle[~out], idle[out]
+            if len(idle) <= k:
+                last = last[np.argsort(-self.capability[last], kind="stable")]
+                return np.concatenate([idle, last[: k - len(idle)]])
         return idle[capped_roulette(self.rng, BETA * rank * np.log(self.capability[idle]), k)]
 
 
 class KnowingDraw(Weighted):
-    """The same draw as the attributed method's, with the true hazards."""
+    """The attributed method's placer to the letter, but with the true hazards and bad nodes: what not knowing costs."""
 
     sacrifice = True
 
     def choose(self, cluster, job, idle):
-        self.capability = 1 / cluster.world.hazard
+        self.capability = np.median(cluster.world.hazard) / cluster.world.hazard
+        self.lemon = cluster.world.bad
         return super().choose(cluster, job, idle)
+
+
+class KnowingDrawFair(KnowingDraw):
+    """The same with `sacrifice` off."""
+
+    sacrifice = False
 
 
 class Attributed(Weighted):
@@ -190,6 +196,7 @@ POLICIES: dict[str, type[Base]] = {
     "published (A)": Published,
     "attributed, sacrifice off": AttributedFair,
     "attributed (B)": Attributed,
-    "all-knowing, same draw": KnowingDraw,
+    "same placer, all-knowing, sacrifice off": KnowingDrawFair,
+    "same placer, all-knowing": KnowingDraw,
     "all-knowing": Knowing,
 }

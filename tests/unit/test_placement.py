@@ -14,6 +14,7 @@ from slurm_hook.placement import (
     activation,
     cost_rank,
     draw,
+    drops_out_first,
     fill_with_median,
     fit,
     probabilities_attributed,
@@ -142,7 +143,7 @@ QUANTILES = [float(x) for x in range(21)]
     [
         (-1, 0, -0.3),
         (0, 0, -0.3),
-        (5, 0, -0.15),
+        (5, 0, -0.3),
         (10, 0, 0),
         (12.5, 0.25, 0.25),
         (15, 0.5, 0.5),
@@ -153,6 +154,15 @@ QUANTILES = [float(x) for x in range(21)]
 def test_cost_rank(node_hours, rank, with_sacrifice):
     assert cost_rank(QUANTILES, node_hours) == pytest.approx(rank)
     assert cost_rank(QUANTILES, node_hours, sacrifice=True) == pytest.approx(with_sacrifice)
+
+
+@pytest.mark.parametrize(
+    ("lemon", "relative", "rank", "expected"),
+    [(True, 1.0, 0.5, True), (True, 1.0, 0.0, False), (True, 1.0, -0.3, False), (False, 0.3, 0.1, True),
+     (False, 0.34, 1.0, False), (False, None, 1.0, False), (True, None, 1.0, True)],
+)  # fmt: skip
+def test_who_drops_out_first(lemon, relative, rank, expected):
+    assert drops_out_first(lemon, relative, rank) is expected
 
 
 @pytest.mark.parametrize(("quantiles", "expected"), [([], 1.0), ([3.0], 1.0), ([2.0] * 21, 0.0)])

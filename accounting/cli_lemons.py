@@ -1,0 +1,162 @@
+"""Commands on the admin's side of the scores: `lemons`, `explain` (who broke it), `backtest`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import click
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import InputError, UsageError
+
+from . import times
+from .attribution import Attribution, attribute
+from .backtest import Backtest, Value, backtest, read_truth
+from .cli import database_path
+from .columns import History
+from .explain import who_broke
+from .groups import worse_groups
+from .history import load_history
+from .lemons import Lemon, describe, suspects
+from .refresh import only_cluster
+from .scoring import model, options
+from .store import connect
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dwh]?)")
+_UNITS = {"d": 1.0, "": 1.0, "w": 7.0, "h": 1 / 24}
+
+
+def days(text: str) -> float:
+    """60d, 8w, 36h or plain days. Raises UsageError."""
+    match = _SPAN.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a length of time; write 60d, 8w or 36h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _source(command: Any) -> Any:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="print JSON"),
+        click.option("--as-of", help="as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …"),
+        click.option("-M", "--cluster", help="cluster; default: the only one of the history"),
+        click.option("--db", type=click.Path(), help="history database; default: [history] path"),
+    ):
+        command = option(command)
+    return command
+
+
+def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> History:
+    database = connect(database_path(ctx, source["db"]), create=False)
+    now = int(time.time())
+    moment = times.parse_when(source["as_of"], now) if source["as_of"] else now
+    return load_history(database, only_cluster(database, source["cluster"]), float(moment), window_days, ctx.obj)
+
+
+def _scored(ctx: click.Context, source: dict[str, Any]) -> tuple[History, Attribution]:
+    settings: Settings = ctx.obj
+    history = _load(ctx, source, settings.scoring.window_days)
+    return history, attribute(history, options(settings), model(settings))
+
+
+@click.command()
+@_source
+@click.pass_context
+def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
+    """List the nodes to drain, with the evidence, what draining would gain, and the command. Drains nothing itself.
+
+    Example: workhorse lemons
+    """
+    history, scored = _scored(ctx, source)
+    found, until = describe(history, scored), suspects(history, scored)
+    suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if until[i] > 0}
+    groups = worse_groups(history, scored)
+    if as_json:
+        click.echo(json.dumps({"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}, indent=1))
+        return
+    for lemon in found:
+        click.echo(_lemon_text(lemon))
+    for name, moment in suspected.items():
+        click.echo(
+            f"{name}: suspect until {time.strftime('%H:%M', time.localtime(moment))}: several early failures within an hour"
+        )
+    for line in groups:
+        click.echo(line)
+    if not found:
+        click.echo(f"cluster {history.cluster}: no lemons among {len(history.nodes)} nodes")
+
+
+def _lemon_text(lemon: Lemon) -> str:
+    return (
+        f"{lemon.name}: {lemon.words} (P = {lemon.probability:.2f})\n"
+        f"  draining it: about {lemon.gain:.1f} fewer failures in 30 days\n  {lemon.command}"
+    )
+
+
+@click.command()
+@_source
+@click.argument("job", type=int)
+@click.pass_context
+def explain(ctx: click.Context, job: int, as_json: bool, **source: Any) -> None:
+    """Tell who broke a job: a node, the job itself, or unknown; one sentence with probability and evidence.
+
+    Example: workhorse explain 4711
+    """
+    history, scored = _scored(ctx, source)
+    verdict = who_broke(history, scored, job)
+    click.echo(json.dumps(vars(verdict), indent=1) if as_json else verdict.sentence)
+    if verdict.cause == "none":
+        raise InputError(verdict.sentence)
+
+
+@click.command("backtest")
+@_source
+@click.option("--train", default="60d", show_default=True, help="length of the part that is scored")
+@click.option("--test", "testing", default="30d", show_default=True, help="length of the part that is predicted")
+@click.option("--truth", type=click.Path(), help="tickets (CSV: node,time) as labels instead of FailedNode and hardware drains")
+@click.pass_context
+def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, truth: str | None, **source: Any) -> None:
+    """Test the scores on the site's own past: how well they predict the node failures that followed.
+
+    Example: workhorse backtest --train 60d --test 30d
+    """
+    train_days, test_days = days(train), days(testing)
+    history = _load(ctx, source, train_days + test_days)
+    settings: Settings = ctx.obj
+    result = backtest(
+        history, train_days, test_days, options=options(settings), model=model(settings),
+        truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded,
+    )  # fmt: skip
+    click.echo(json.dumps(result, default=vars, indent=1) if as_json else backtest_text(result))
+
+
+def _value(value: Value, form: str = ".2f") -> str:
+    return f"{value.value:{form}} [{value.low:{form}}, {value.high:{form}}]"
+
+
+def backtest_text(result: Backtest) -> str:
+    """The result for people."""
+    lines = [
+        f"{result.nodes} nodes; scored on {result.train_days:g} days, tested on the {result.test_days:g} that followed: "
+        f"{result.failures} node-caused failures on {result.failed_nodes} nodes "
+        f"({result.dropped_attempts} attempts of runs that straddle the split left out)",
+        "",
+        "predictor      AUC                 failures per hour on the worst 1 % / 3 % / 5 %, over the mean",
+    ]
+    for key, name in (("scores", "scores"), ("counts", "failure counts")):
+        lifts = "  ".join(_value(v, ".1f") for v in result.lift[key].values())
+        lines.append(f"{name:14s} {_value(result.auc[key]):19s} {lifts}")
+    lines += [f"{'chance':14s} 0.50                1.0  1.0  1.0", "", "calibration, by third of the predicted hazard:"]
+    for (n, expected, seen, low, high), name in zip(result.calibration, ("best", "middle", "worst")):
+        lines.append(f"  {name:7s} {n} nodes: {expected:.1f} expected, {seen} seen [{low:.1f}, {high:.1f}]")
+    lines += ["", _weeks_text(result)]
+    return "\n".join(lines)
+
+
+def _weeks_text(result: Backtest) -> str:
+    rate = f"{result.per_week:.1f} node-caused failures a week; leaving the worst nodes out would save {result.avoidable:.0%}"
+    if result.weeks is None:
+        return f"{rate}: no effect to be seen by steering here"
+    return f"{rate}: {result.weeks:.0f} weeks of steering after as many without would show it"

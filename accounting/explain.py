@@ -1,0 +1,106 @@
+"""Who broke job 4711? One sentence from accounting, with probability and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .attribution import Attribution
+from .columns import DOWN, DRAIN, REASON_HARDWARE, REASON_USER, REPORTED, RIGHT, SILENT, WRONG, History
+from .failures import near
+from .lemons import LIKELY_BLAME
+
+SURE = 0.5  # share of the blame from which a cause is named
+SOON = 1800.0  # s: an event this soon after the failure is told
+WEEK = 7 * 86400.0
+OUTCOMES = {RIGHT: "ended right", SILENT: "was cancelled or says nothing", WRONG: "failed"}
+EVENT_WORDS = {DOWN: "went down", DRAIN: "was drained", REPORTED: "was reported"}
+REASON_WORDS = {REASON_HARDWARE: " for a hardware reason", REASON_USER: " for a user's reason"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """cause: "node", "job", "unknown" or "none" (it didn't fail); nodes: (name, share) of the candidates, largest first;
+    own: share of the job itself; sentence: for people."""
+
+    job: int
+    cause: str
+    nodes: tuple[tuple[str, float], ...]
+    own: float
+    sentence: str
+
+
+def who_broke(history: History, scored: Attribution, job: int) -> Verdict:
+    """The verdict on the last failed attempt of a job (raw id), or why there is none."""
+    attempts = np.flatnonzero(history.attempts.job == job)
+    if len(attempts) == 0:
+        return Verdict(job, "none", (), 0.0, f"job {job}: not in the history of {history.cluster} up to then")
+    failed = attempts[scored.failures.of_attempt[attempts] >= 0]
+    if len(failed) == 0:
+        how = OUTCOMES.get(int(history.attempts.outcome[attempts[-1]]), "still runs, or ended at its time limit")
+        return Verdict(job, "none", (), 0.0, f"job {job}: no failed attempt; the last one {how}")
+    failure = int(scored.failures.of_attempt[failed[np.argmax(scored.ran.end[failed])]])
+    rows = np.flatnonzero(scored.failures.failure == failure)
+    rows = rows[np.argsort(-scored.blame[rows], kind="stable")]
+    nodes = tuple((history.nodes.names[int(scored.failures.node[r])], float(scored.blame[r])) for r in rows)
+    own = float(scored.own[failure])
+    if nodes and (scored.failures.known[failure] or nodes[0][1] >= max(SURE, own)):
+        return Verdict(job, "node", nodes, own, _node_sentence(history, scored, failure, int(rows[0])))
+    if own >= SURE:
+        sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure)}"
+        return Verdict(job, "job", nodes, own, sentence)
+    likeliest = ", ".join(f"{name} {share:.0%}" for name, share in nodes[:3])
+    return Verdict(job, "unknown", nodes, own, f"job {job}: unknown; the job itself {own:.0%}, {likeliest}")
+
+
+def _own_words(history: History, scored: Attribution, failure: int) -> str:
+    minutes = scored.failures.elapsed[failure] * 60.0
+    work = history.attempts.work == scored.failures.work[failure]
+    failed = int((work & (history.attempts.outcome == WRONG)).sum())
+    return f"it failed after {minutes:.0f} min, and {failed} of {int(work.sum())} attempts of its kind of work failed"
+
+
+def _node_sentence(history: History, scored: Attribution, failure: int, row: int) -> str:
+    failures, node = scored.failures, int(scored.failures.node[row])
+    members = np.flatnonzero(failures.of_attempt == failure)
+    evidence = [
+        *_events(history, node, float(failures.time[failure])),
+        *_others(history, scored, node, failure),
+        *_rate(scored, node),
+    ]
+    if failures.culprit[row] and not any("drained" in e or "down" in e for e in evidence):
+        evidence.insert(0, "named by Slurm as the failed node")
+    told = "; ".join(evidence) or "the likeliest of its nodes"
+    return f"job {int(history.attempts.job[members[0]])}: {history.nodes.names[node]}, {scored.blame[row]:.0%}: {told}"
+
+
+def _events(history: History, node: int, time: float) -> list[str]:
+    told = []
+    for e in near(history.events, node, time, SOON):
+        word = EVENT_WORDS.get(int(history.events.kind[e]))
+        if word:
+            minutes = max(0.0, (history.events.start[e] - time) / 60.0)
+            when = "at that moment" if minutes < 1 else f"{minutes:.0f} min later"
+            told.append(f"{word}{REASON_WORDS.get(int(history.events.reason[e]), '')} {when}")
+    return told[:2]
+
+
+def _others(history: History, scored: Attribution, node: int, failure: int) -> list[str]:
+    """How many other users' jobs died there in the week around: as counts, never by name."""
+    failures = scored.failures
+    rows = np.flatnonzero((failures.node == node) & (scored.blame >= LIKELY_BLAME) & (failures.failure != failure))
+    which = failures.failure[rows]
+    which = which[np.abs(failures.time[which] - failures.time[failure]) <= WEEK]
+    others: Any = which[failures.user[which] != failures.user[failure]]
+    if len(others) == 0:
+        return []
+    users = len(set(failures.user[others].tolist()))
+    jobs = f"{len(others)} job{'s' if len(others) > 1 else ''}"
+    return [f"{jobs} of {users} other user{'s' if users > 1 else ''} died there within a week of it"]
+
+
+def _rate(scored: Attribution, node: int) -> list[str]:
+    times = float(scored.hazard[node] / np.median(scored.hazard))
+    return [f"it fails {times:.1f} times as often as the median node"] if times >= 1.5 else []
