@@ -44,7 +44,7 @@ class Parameters:
     outages_per_switch_day: float = 0.0  # a switch takes every job that touches it
     hangs: float = 0.0  # share of invisible node failures that hang the job until its limit
     cycling: float = 0.0  # health checks that drain and resume a bad node, per day
-    storms: float = 0.0  # share of own errors that are submitted again, 5 to 30 times, within minutes
+    storms: float = 0.0  # share of own errors that are submitted again at once, 4 to 7 times
 
 
 WORLDS: dict[str, dict[str, float]] = {
@@ -125,7 +125,7 @@ def _jobs(p: Parameters, rng: np.random.Generator) -> dict[str, np.ndarray]:
     user = np.minimum(rng.zipf(1.6, n), 10**6) % p.users
     work = user * 8 + rng.integers(0, 8, n)
     own = _own_errors(p, rng, hours, work)
-    repeats = np.where(np.isfinite(own) & (rng.random(n) < p.storms), rng.integers(5, 31, n), 0)
+    repeats = np.where(np.isfinite(own) & (rng.random(n) < p.storms), rng.integers(4, ATTEMPTS, n), 0)
     taken = np.cumsum(size * np.minimum(hours, own))
     n = int(np.searchsorted(taken, wanted)) + 1
     gaps = rng.exponential(1.0, n)
