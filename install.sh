@@ -107,17 +107,18 @@ run_pytest() { in_venv "$venv/bin/python" -m pytest -p no:cacheprovider "$@"; }
 
 run_test() {
     local part=${1:-all}
+    [ $# = 0 ] || shift
     case $part in all|integration|bench) need_root "test $part";; esac
     ensure_venv accounting report test
     case $part in
         lint) run_lint;;
-        unit) run_pytest tests/unit;;
-        integration) (in_venv "$venv/bin/python" -m tests.sandbox packages) && run_pytest tests/integration;;
-        bench) run_pytest tests/bench;;
+        unit) run_pytest tests/unit "$@";;
+        integration) (in_venv "$venv/bin/python" -m tests.sandbox packages) && run_pytest tests/integration "$@";;
+        bench) run_pytest tests/bench "$@";;
         all)
             (in_venv "$venv/bin/python" -m tests.sandbox packages)
             run_lint
-            run_pytest tests/unit tests/integration;;
+            run_pytest tests/unit tests/integration "$@";;
         *) die "test $part: must be lint, unit, integration or bench";;
     esac
 }

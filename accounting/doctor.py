@@ -124,7 +124,11 @@ def _run_one(check: Check, host: Host) -> Answer:
     try:
         return check.run(host)
     except SlurmError as err:
-        return bad(str(err), "mend what `--check slurm` says first" if check.name != "slurm" else "see `scontrol ping`")
+        if check.name in ("slurm", "slurmdbd"):
+            return bad(str(err), "see `scontrol ping` and `sacctmgr list cluster`, and what SLURM_CONF points to")
+        return Answer(
+            UNKNOWN, f"can't be seen while {str(err).split(' / ')[0]}", "mend what --check slurm and --check slurmdbd say"
+        )
     except SnapshotError as err:
         return bad(str(err), "run `workhorse refresh` as the service user, or see the message")
     except PermissionError as err:

@@ -22,6 +22,7 @@ import re
 from graphlib import CycleError, TopologicalSorter
 
 from . import commands, mark
+from .config import toml_reader
 from .errors import InputError, SlurmError, WorkhorseError
 from .light import TYPE_CHECKING, Record
 
@@ -82,9 +83,10 @@ def _parse(path: str, raw: bytes) -> Any:
         if path.endswith(".json"):
             return json.loads(raw)
         try:
-            import tomllib  # noqa: PLC0415 - from 3.11 on
+            tomllib = toml_reader()
         except ModuleNotFoundError as err:
-            raise InputError(f"{path}: TOML needs Python 3.11 here; write the same as JSON in a file named *.json") from err
+            mend = "install the package tomli, or write the same as JSON in a file named *.json"
+            raise InputError(f"{path}: TOML can't be read by this Python; {mend}") from err
         return tomllib.loads(raw.decode("utf-8"))
     except ValueError as err:  # TOMLDecodeError, JSONDecodeError and UnicodeDecodeError are all ValueErrors
         raise InputError(f"{path}: not valid {'JSON' if path.endswith('.json') else 'TOML'} ({err})") from err

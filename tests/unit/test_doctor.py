@@ -74,7 +74,7 @@ SLURM_CASES = [
     ("version", {}, "", OK, "22.05.8"),
     ("version", {}, "SLURM_VERSION = 19.05.1\n", CRITICAL, "older"),
     ("version", {}, "SLURM_VERSION = 27.11.0\n", WARNING, "newer"),
-    ("version", {}, "SLURM_VERSION = nonsense\n", CRITICAL, "no version"),
+    ("version", {}, "SLURM_VERSION = nonsense\n", UNKNOWN, "no version"),
     ("slurmdbd", {"list cluster": "alpha|10.0.0.1\n"}, "", OK, "alpha"),
     ("slurmdbd", {"list cluster": "beta|10.0.0.1\n"}, "", CRITICAL, "isn't registered"),
     ("slurmdbd", {"list cluster": "alpha|\n"}, "", WARNING, "isn't connected"),

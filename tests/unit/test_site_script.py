@@ -58,7 +58,7 @@ def pinned(name):
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        match = re.fullmatch(r"([a-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line)
+        match = re.fullmatch(r"([a-z0-9._-]+)==([0-9.]+)(?: ; [^\\]*?)?((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line)
         assert match, f"{name}: not pinned by version and sum: {line[:80]}"
         found[match[1]] = match[2]
     return found
@@ -70,10 +70,12 @@ def test_pinned_lists_hold_what_pyproject_asks_for(name, extras):
     wanted = project["dependencies"] + [r for e in extras for r in project["optional-dependencies"][e]]
     have = pinned(name)
     for requirement in wanted:
-        package, least = re.fullmatch(r"([A-Za-z0-9._-]+)>=([0-9.]+)", requirement).groups()
+        package, least, marker = re.fullmatch(r"([A-Za-z0-9._-]+)>=([0-9.]+)(;.*)?", requirement).groups()
+        if marker and name == "controller":
+            continue  # for older Pythons than the scorer's
         version = have.get(package.lower())
         assert version, f"{package} is missing in requirements-{name}.txt; run etc/install/lock.sh"
-        assert tuple(map(int, version.split(".")[:2])) >= tuple(map(int, least.split("."))), requirement
+        assert tuple(map(int, version.split(".")))[:2] >= tuple(map(int, least.split("."))), requirement
 
 
 def test_builders_and_pyslurm_are_pinned_too():

@@ -1,0 +1,138 @@
+"""What holds for every command: usage errors, expected faults without traceback, exit codes of the table, JSON that parses."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_hook import manual
+from slurm_hook.errors import EXIT_CODES
+from tests import history_made
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = dict(manual.commands())
+LISTED = {code for code, _ in EXIT_CODES} | {0, 1, 2, 3}
+# what a command needs on its command line to get as far as its input
+ARGUMENTS = {
+    "submit": ["/nonexistent/p.toml"], "explain": ["4711"], "plan": ["-N2", "x.sh"], "mark": ["n0001", "bad"],
+    "import": ["/nonexistent/events.jsonl"], "dispatch": [], "collect": [], "backtest": [],
+}  # fmt: skip
+
+
+def run(config, *args, env=None, terminal=False):
+    argv = [sys.executable, "-m", "slurm_hook.cli", "--config", str(config), *args]
+    base = {"PATH": "/nonexistent", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "HOME": "/root"}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**base, **(env or {})}, cwd="/", check=False)
+
+
+def settings(folder, **paths):
+    path = folder / "w.toml"
+    path.write_text(
+        f"[history]\npath = '{paths.get('history', folder / 'none' / 'h.db')}'\n"
+        f"[publish]\npath = '{folder}/public'\n[dispatch]\nstate = '{folder}/dispatch.json'\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    config = settings(folder, history=folder / "h.db")
+    dump, nodes = history_made.write(folder, 30, 500, {2}, end=time.time())
+    how = ["--delimiter", "\x1f", "--nodes", str(nodes), "--timezone", "UTC", "-M", "alpha"]
+    assert run(config, "collect", "--file", str(dump), *how).returncode == 0
+    assert run(config, "score").returncode == 0
+    return config
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_wrong_usage_is_two_and_help_is_zero(name, tmp_path):
+    config = settings(tmp_path)
+    wrong = run(config, *name.split(), "--no-such-option-at-all")
+    takes_all = COMMANDS[name].context_settings.get("ignore_unknown_options")
+    assert (wrong.returncode == 2 or takes_all) and "Traceback" not in wrong.stderr, wrong
+    shown = run(config, *name.split(), "--help")
+    assert shown.returncode == 0 and f"Usage: workhorse {name}" in shown.stdout, shown.stderr
+    assert "Example" in shown.stdout
+
+
+@pytest.mark.parametrize("fault", ["nothing there", "damaged", "not ours"])
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_expected_faults_have_no_traceback_and_a_listed_code(name, fault, tmp_path):
+    """No Slurm, no history, no scores; then garbage in their places; then files that may not be read."""
+    history = tmp_path / "h.db"
+    config = settings(tmp_path, **({} if fault == "nothing there" else {"history": history}))
+    if fault != "nothing there":
+        (tmp_path / "public").mkdir()
+        for path in (history, tmp_path / "public/scores.json", tmp_path / "public/live.json", tmp_path / "dispatch.json"):
+            path.write_bytes(b"\x00garbage\xff" * 500)
+            path.chmod(0o600 if fault == "damaged" else 0o666)
+    done = run(config, *name.split(), *ARGUMENTS.get(name, []))
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in LISTED, done
+    if done.returncode not in (0,) and name != "doctor":
+        assert done.stderr.strip(), "a failure says what and why"
+
+
+JSON = {
+    "nodes": [["--json"], ["-w", "n[0001-0003]", "--long", "--json"]], "doctor": [["--json"]], "score": [["--json", "--dry-run"]],
+    "lemons": [["--json"]], "effect": [["--json"]], "backtest": [["--json"]], "queue": [["--json"]], "explain": [["--json", "1"]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_what_prints_a_table_prints_json_too(name, site):
+    if "--json" not in {option for param in COMMANDS[name].params for option in param.opts}:
+        assert name in PLAIN, f"{name}: give it --json, or list it as one that has nothing to tell"
+        return
+    for words in JSON.get(name, [["--json"]]):
+        done = run(site, *name.split(), *words)
+        assert "Traceback" not in done.stderr
+        if done.stdout.strip():
+            json.loads(done.stdout)
+
+
+# these do something and close with a line, or write a file of another format
+PLAIN = {"collect", "refresh", "report", "metrics", "hints", "dispatch", "mark", "import", "submit", "db vacuum", "db check"}
+
+
+@pytest.mark.parametrize("words", [["nodes"], ["doctor"], ["score", "--dry-run"]])
+def test_no_colours_without_a_terminal_or_where_nobody_wants_them(words, site):
+    for env in ({}, {"NO_COLOR": "1"}):
+        assert "\x1b" not in run(site, *words, env=env).stdout
+    shown = in_terminal(site, words, {"NO_COLOR": "1", "TERM": "xterm-256color"})
+    assert "\x1b[3" not in shown and "\x1b[9" not in shown, "a colour in spite of NO_COLOR"
+
+
+def in_terminal(config, words, env):
+    """Output on a pseudo-terminal."""
+    import pty
+
+    parent, child = pty.openpty()
+    argv = [sys.executable, "-m", "slurm_hook.cli", "--config", str(config), *words]
+    base = {"PATH": "/nonexistent", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "HOME": "/root", "COLUMNS": "150"}
+    process = subprocess.Popen(argv, stdin=child, stdout=child, stderr=child, env={**base, **env}, cwd="/")
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    process.wait(timeout=60)
+    os.close(parent)
+    return shown.decode(errors="replace")
+
+
+def test_progress_is_for_terminals(site, tmp_path):
+    out = tmp_path / "r.html"
+    assert "report" in in_terminal(site, ["report", "-o", str(out)], {"TERM": "xterm"}).split(str(out))[0]
+    assert run(site, "report", "-o", str(out)).stderr == ""
