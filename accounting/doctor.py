@@ -6,6 +6,7 @@ The checks themselves are in doctor_slurm.py and doctor_site.py. Standard librar
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -126,11 +127,12 @@ def _run_one(check: Check, host: Host) -> Answer:
     except SlurmError as err:
         if check.name in ("slurm", "slurmdbd"):
             return bad(str(err), "see `scontrol ping` and `sacctmgr list cluster`, and what SLURM_CONF points to")
-        return Answer(
-            UNKNOWN, f"can't be seen while {str(err).split(' / ')[0]}", "mend what --check slurm and --check slurmdbd say"
-        )
+        text = f"can't be seen: {str(err).split(' / ')[0]}"
+        return Answer(UNKNOWN, text, "mend what --check slurm and --check slurmdbd say")
     except SnapshotError as err:
         return bad(str(err), "run `workhorse refresh` as the service user, or see the message")
+    except sqlite3.DatabaseError as err:
+        return bad(f"{host.settings.history.path}: can't be read ({err})", "restore a copy, or move it away and collect anew")
     except PermissionError as err:
         who = f"root or {host.service_user}"
         return Answer(UNKNOWN, f"{err.filename}: may not be read by {_me()}", f"run doctor as {who} for this check")

@@ -131,6 +131,8 @@ def gather(settings: Settings, *, uids: Iterable[int], now: float | None = None)
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
         try:
             metrics.fill_history(db, path)
+        except sqlite3.DatabaseError:
+            pass  # told by the missing time stamp, and by doctor
         finally:
             db.close()
     metrics.fill_decisions(decisions.read(decisions.source(), now - DAY, now))
