@@ -198,21 +198,14 @@ def _check_range(setting: Setting, value: Any) -> None:
         raise ConfigError(f"{setting.key} = {value!r}: must be at most {setting.high:g}")
 
 
-def toml_reader() -> Any:
-    """The standard library's tomllib, or tomli before Python 3.11. Raises ModuleNotFoundError; the submit path does without."""
-    try:
-        import tomllib  # noqa: PLC0415
-    except ModuleNotFoundError:
-        import tomli as tomllib  # type: ignore[import-not-found,no-redef]  # noqa: PLC0415
-    return tomllib
-
-
 def load(path: str | None = None) -> Settings:
     """Settings from a TOML file: the one named, else $WORKHORSE_CONFIG, else /etc/workhorse/workhorse.toml if it exists.
 
     Raises ConfigError when a named file can't be read, isn't TOML, or holds an unknown or wrong setting.
     """
-    tomllib = toml_reader()
+    from .toml import reader  # noqa: PLC0415 - the submit path does without
+
+    tomllib = reader()
 
     named = path or os.environ.get(PATH_VARIABLE)
     source = named or DEFAULT_PATH

@@ -21,8 +21,7 @@ import os
 import re
 from graphlib import CycleError, TopologicalSorter
 
-from . import commands, mark
-from .config import toml_reader
+from . import commands, mark, toml
 from .errors import InputError, SlurmError, WorkhorseError
 from .light import TYPE_CHECKING, Record
 
@@ -83,7 +82,7 @@ def _parse(path: str, raw: bytes) -> Any:
         if path.endswith(".json"):
             return json.loads(raw)
         try:
-            tomllib = toml_reader()
+            tomllib = toml.reader()
         except ModuleNotFoundError as err:
             mend = "install the package tomli, or write the same as JSON in a file named *.json"
             raise InputError(f"{path}: TOML can't be read by this Python; {mend}") from err
