@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -136,3 +137,21 @@ def test_progress_is_for_terminals(site, tmp_path):
     out = tmp_path / "r.html"
     assert "report" in in_terminal(site, ["report", "-o", str(out)], {"TERM": "xterm"}).split(str(out))[0]
     assert run(site, "report", "-o", str(out)).stderr == ""
+
+
+def test_commands_that_texts_name_exist():
+    """Documents, rules, units and messages name commands: each is one, with the options that stand beside it."""
+    known = dict(manual.commands())
+    texts = [*ROOT.glob("etc/**/*.md"), *ROOT.glob("etc/**/*.yml"), *ROOT.glob("etc/systemd/*"), ROOT / "README.md",
+             *ROOT.glob("accounting/*.py"), *ROOT.glob("slurm_hook/*.py")]  # fmt: skip
+    named = 0
+    for path in texts:
+        for words in re.findall(r"[`/]workhorse ((?:[a-z]+)(?: [a-z]+)?(?: --?[a-z-]+)*)", path.read_text(encoding="utf-8")):
+            parts = words.split()
+            name = next((n for n in (" ".join(parts[:2]), parts[0]) if n in known), None)
+            assert name, f"{path.name}: there is no `workhorse {words}`"
+            options = {option for param in known[name].params for option in (*param.opts, *param.secondary_opts)}
+            given = {part for part in parts if part.startswith("-")}
+            assert given <= options, f"{path.name}: `workhorse {words}`: no option {given - options}"
+            named += 1
+    assert named > 30

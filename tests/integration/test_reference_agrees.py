@@ -1,8 +1,6 @@
 """What is written from the code agrees with it, and every command explains itself. `python -m slurm_hook.reference` mends."""
 
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -25,22 +23,3 @@ def test_every_command_has_help_and_examples_that_its_options_accept():
             assert words[: 1 + len(name.split())] == ["workhorse", *name.split()], line
             with command.make_context(name, words[1 + len(name.split()) :]):
                 pass
-
-
-def test_commands_that_texts_name_exist():
-    """Documents, rules, units and messages name commands: each is one, with the options that stand beside it."""
-    known = dict(manual.commands())
-    root = Path(reference.ROOT)
-    texts = [*root.glob("etc/**/*.md"), *root.glob("etc/**/*.yml"), *root.glob("etc/systemd/*"), root / "README.md",
-             *root.glob("accounting/*.py"), *root.glob("slurm_hook/*.py")]  # fmt: skip
-    named = 0
-    for path in texts:
-        for words in re.findall(r"[`/]workhorse ((?:[a-z]+)(?: [a-z]+)?(?: --?[a-z-]+)*)", path.read_text(encoding="utf-8")):
-            parts = words.split()
-            name = next((n for n in (" ".join(parts[:2]), parts[0]) if n in known), None)
-            assert name, f"{path.name}: there is no `workhorse {words}`"
-            options = {option for param in known[name].params for option in (*param.opts, *param.secondary_opts)}
-            given = {part for part in parts if part.startswith("-")}
-            assert given <= options, f"{path.name}: `workhorse {words}`: no option {given - options}"
-            named += 1
-    assert named > 30
