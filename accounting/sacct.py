@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -95,15 +96,19 @@ class Query:
         with tempfile.TemporaryFile() as stderr:
             try:
                 child = subprocess.Popen(
-                    self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=clean_environment()
+                    self.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=clean_environment(),
+                    start_new_session=True,
                 )
             except OSError as err:
                 raise SlurmError(f"sacct: can't be run ({err.strerror})") from err
             try:
                 yield from self._watched(child, child.stdout)  # type: ignore[arg-type]
             finally:
-                if child.poll() is None:
-                    child.kill()
+                _end(child)
                 child.wait()
                 if child.stdout:
                     child.stdout.close()
@@ -120,7 +125,7 @@ class Query:
 
         def end() -> None:
             expired.set()
-            child.kill()
+            _end(child)
 
         timer = threading.Timer(self.timeout, end)
         timer.daemon = True
@@ -135,6 +140,12 @@ class Query:
                     f"sacct: not done within {self.timeout:g} s ([slurm] timeout); ask for less with [history] window_hours,"
                     " or see why slurmdbd is slow"
                 )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a command that still runs, with what it started: a site's sacct may be a wrapper whose child keeps the pipe."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def split_rows(stream: IO[bytes], delimiter: str, width: int) -> Iterator[list[str]]:
