@@ -12,7 +12,7 @@ COLUMNS = (
     "TRESUsageInTot", "TRESUsageOutTot", "NCPUS", "ReqCPUS", "AllocCPUS", "CPUTime", "UserCPU", "SystemCPU", "MinCPU",
     "MinCPUNode", "MinCPUTask", "ReqMem", "AveRSS", "MaxRSS", "MaxRSSNode", "MaxRSSTask", "MaxPages", "MaxVMSize",
     "AveDiskRead", "AveDiskWrite", "MaxDiskRead", "MaxDiskWrite", "Comment", "ExitCode", "TotalCPU", "JobID", "JobIDRaw",
-    "ConsumedEnergyRaw", "TRESUsageInAve",
+    "ConsumedEnergyRaw", "TRESUsageInAve", "TRESUsageOutTot",
 )  # fmt: skip
 
 _BEGIN = datetime(2026, 3, 1)
