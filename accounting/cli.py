@@ -53,6 +53,7 @@ def collect(ctx: click.Context, **options: Any) -> None:
             counts = from_dump(ctx.obj, stores, options)
         else:
             counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
+        stores.finish()
     click.echo(closing_line(stores, counts, time.monotonic() - started))
     write_metrics(ctx.obj)
     if counts.rejected:

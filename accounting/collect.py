@@ -15,7 +15,7 @@ import sqlite_utils
 
 from slurm_hook.errors import BusyError, InputError, StoreError
 
-from . import convert, records, sacct
+from . import convert, records, sacct, schema
 from .store import CHUNK, Counts, Store, transaction
 
 HOUR = 3600
@@ -58,6 +58,12 @@ class Stores:
             self.all[name] = Store(self._db, self._path, name)
         return self.all[name]
 
+    def finish(self) -> None:
+        """Make the indices that the first large import does without."""
+        with transaction(self._db.conn, self._path):
+            for statement in schema.INDICES:
+                self._db.conn.execute(statement)
+
 
 def store_rows(
     stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None
@@ -72,11 +78,18 @@ def store_rows(
     groups = reader.groups(rows, rejects.append)
     with no_cycle_search():
         while chunk := list(islice(groups, CHUNK)):
-            for cluster in {group.cluster for group in chunk}:
-                mine = [group for group in chunk if group.cluster == cluster]
+            for cluster, mine in by_cluster(chunk).items():
                 total += stores[cluster].write(reader, mine, rejects.append)
             total += keep_rejects(stores[""], source, rejects)
     return total + keep_rejects(stores[""], source, rejects)
+
+
+def by_cluster(groups: Sequence[records.Group]) -> dict[str, list[records.Group]]:
+    """Groups under the cluster that they name."""
+    found: dict[str, list[records.Group]] = {}
+    for group in groups:
+        found.setdefault(group.cluster, []).append(group)
+    return found
 
 
 @contextmanager

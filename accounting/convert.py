@@ -99,6 +99,8 @@ class Times(dict[str, "int | None"]):
 
 def elapsed(text: str) -> float | None:
     """Seconds of D-HH:MM:SS, HH:MM:SS, MM:SS, MM:SS.mmm, or plain seconds (the Raw fields)."""
+    if len(text) == 8 and text[2] == text[5] == ":" and (text[:2] + text[3:5] + text[6:]).isdecimal():
+        return int(text[:2]) * 3600 + int(text[3:5]) * 60 + int(text[6:])
     if text.isdigit():
         return whole(text)
     match = _ELAPSED.fullmatch(text)

@@ -16,6 +16,7 @@ from . import records
 from .repair import ID, Fitter
 
 _MAX_LINES = 200  # no row is spread over more
+_BLOCK = 1 << 18
 _KNOWN = frozenset(n.lower() for f in records.FIELDS for n in (f.name, *f.instead))
 
 
@@ -54,29 +55,44 @@ class Dump:
 
     def rows(self, reject: Callable[[records.Reject], None]) -> Iterator[list[str]]:
         """The rows, each as wide as the header. What can't be put together goes to `reject`."""
-        delimiter, width, id_at, trailing = self._delimiter, self._fitter.width, self._id_at, self._trailing
         held: list[str] | None = None  # a row waits for the next line: its last field may go on there
         pending: list[str] = []  # lines of a row that is not whole yet
-        for line in self._lines():
-            row = line.split(delimiter)
-            whole = len(row) == width and row[id_at][:1].isdigit() and not (trailing and row[-1])
-            if whole and not pending:
+        for lines in self._blocks():
+            rows = [line.split(self._delimiter) for line in lines]
+            if not pending and all(map(self._whole, rows)):  # nearly always: no look at each line's neighbours
                 if held is not None:
-                    yield self._out(held)
-                held = row
+                    rows.insert(0, held)
+                held = rows.pop()
+                yield from map(self._out, rows) if self._trailing else rows
+                self._number += len(lines)
                 continue
-            if whole and self._fitter.is_row(row):
-                held, pending = self._give_up(held, pending, reject), []
-                following: list[str] | None = row
-            else:
-                held, pending, following = self._broken(line, row, held, pending, reject)
-            if following is not None:
-                if held is not None:
-                    yield self._out(held)
-                held = following or None
+            for line, row in zip(lines, rows):
+                self._number += 1
+                held, pending, done = self._next(line, row, held, pending, reject)
+                if done is not None:
+                    yield self._out(done)
         held = self._give_up(held, pending, reject)
         if held is not None:
             yield self._out(held)
+
+    def _whole(self, row: list[str]) -> bool:
+        return len(row) == self._fitter.width and row[self._id_at][:1].isdigit() and not (self._trailing and row[-1])
+
+    def _next(
+        self,
+        line: str,
+        row: list[str],
+        held: list[str] | None,
+        pending: list[str],
+        reject: Callable[[records.Reject], None],
+    ) -> tuple[list[str] | None, list[str], list[str] | None]:
+        """One more line → the held row, the lines that wait, and a row that is done."""
+        if self._whole(row) and (not pending or self._fitter.is_row(row)):
+            return row, [], self._give_up(held, pending, reject)
+        held, pending, following = self._broken(line, row, held, pending, reject)
+        if following is None:
+            return held, pending, None
+        return following or None, pending, held
 
     def _broken(
         self,
@@ -101,14 +117,15 @@ class Dump:
         """An empty line that no free text can own, or the header again where dumps were joined."""
         return (not line and not pending and not self._fitter.free[-1]) or row[: len(self.header)] == self.header
 
-    def _lines(self) -> Iterator[str]:
-        if self._first is not None:
-            self._number = 1
-            yield self._first
-        end = self._end
-        for line in self._file:
-            self._number += 1
-            yield line.removesuffix(end)
+    def _blocks(self) -> Iterator[list[str]]:
+        """The lines after the header, many at a time."""
+        rest = "" if self._first is None else self._first + self._end
+        while block := self._file.read(_BLOCK):
+            lines = (rest + block).split("\n")
+            rest = lines.pop()
+            yield [line.removesuffix("\r") for line in lines] if self._end == "\r\n" else lines
+        if rest:
+            yield rest.split("\n") if rest[-1] != "\n" else [rest.removesuffix(self._end)]
 
     def _out(self, row: list[str]) -> list[str]:
         return row[:-1] if self._trailing else row

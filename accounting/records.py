@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from . import convert
 
@@ -54,11 +54,20 @@ FIELDS: tuple[Field, ...] = (
     Field("JobName", "name of the job or step", free=True),
 )
 FIELD_NAMES = tuple(f.name for f in FIELDS)
-_POSITION = {name: i for i, name in enumerate(FIELD_NAMES)}
-_RAW, _NAME, _STATE, _EXIT, _START, _END, _SUBMIT, _TRES, _NTASKS, _RSS, _RSS_NODE, _NODES, _CLUSTER = (
-    _POSITION[n] for n in ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "Submit", "AllocTRES", "NTasks",
-                           "MaxRSS", "MaxRSSNode", "NodeList", "Cluster")
-)  # fmt: skip
+STEP_FIELDS = (
+    "JobIDRaw",
+    "State",
+    "ExitCode",
+    "Start",
+    "End",
+    "AllocTRES",
+    "NTasks",
+    "MaxRSS",
+    "MaxRSSNode",
+    "NodeList",
+    "JobName",
+)
+_RAW, _SUBMIT, _CLUSTER = (FIELD_NAMES.index(n) for n in ("JobIDRaw", "Submit", "Cluster"))
 
 # states in which an attempt can still change; any other word ends it
 OPEN_STATES = frozenset(
@@ -145,15 +154,9 @@ class Attempt(NamedTuple):
         return self.state in OPEN_STATES or (self.start is not None and self.end is None)
 
 
-class Task(NamedTuple):
-    """What one node gave to one attempt. `exact`: told by a step, not divided evenly."""
-
-    node: str
-    cpus: float | None
-    mem_mib: float | None
-    gpus: float | None
-    max_rss_mib: float | None
-    exact: bool
+# What one node gave to one attempt: node, CPUs, memory MiB, GPUs, largest resident memory MiB, and whether a step told it
+# (else it is divided evenly). A plain tuple: there are millions.
+TaskRow = tuple[str, Optional[float], Optional[float], Optional[float], Optional[float], bool]
 
 
 class Group(NamedTuple):
@@ -191,9 +194,7 @@ class Reader:
         if missing:
             raise ValueError(f"no field {', '.join(missing).replace('JobIDRaw', 'JobIDRaw or JobID')}")
         self._raw_at = at["JobIDRaw"]
-        kept = itemgetter(*[at[name] for name in FIELD_NAMES])
-        # what is missing has position −1, where one more field reads as empty
-        self._kept = (lambda row: kept([*row, ""])) if min(at.values()) < 0 else kept
+        self._kept, self._kept_of_step = _getter(at, FIELD_NAMES), _getter(at, STEP_FIELDS)
         self._cluster = cluster
         times = convert.Times() if times is None else times
         self._later = times.later_reading
@@ -205,24 +206,24 @@ class Reader:
 
     def groups(self, rows: Iterable[list[str]], reject: Callable[[Reject], None]) -> Iterator[Group]:
         """Join each job's row with the steps that follow it. A step without its job is rejected."""
-        at, kept = self._raw_at, self._kept
+        at, kept, kept_of_step = self._raw_at, self._kept, self._kept_of_step
         job: tuple[str, ...] = ()
         prefix = "?"
         steps: list[tuple[str, ...]] = []
         for row in rows:
             raw = row[at]
             if "." not in raw:
-                if job:
-                    yield from self._group(job, steps, reject)
+                if job and (group := self._group(job, steps, reject)):
+                    yield group
                 job, prefix, steps = kept(row), raw + ".", []
             elif raw.startswith(prefix):
-                steps.append(kept(row))
+                steps.append(kept_of_step(row))
             else:
                 reject(Reject("step without its job's row before it", kept_text(kept(row))))
-        if job:
-            yield from self._group(job, steps, reject)
+        if job and (group := self._group(job, steps, reject)):
+            yield group
 
-    def _group(self, job: tuple[str, ...], steps: list[tuple[str, ...]], reject: Callable[[Reject], None]) -> Iterator[Group]:
+    def _group(self, job: tuple[str, ...], steps: list[tuple[str, ...]], reject: Callable[[Reject], None]) -> Group | None:
         try:
             submit = self._time[job[_SUBMIT]]
             number = raw_id(job[_RAW])
@@ -230,11 +231,11 @@ class Reader:
                 raise ValueError("no submit time")
         except ValueError as err:
             reject(Reject(str(err), kept_text(job)))
-            return
+            return None
         flat = job
         for step in steps:
             flat += step
-        yield Group(number, submit, digest("\x1f".join(flat)), job, steps)
+        return Group(number, submit, digest("\x1f".join(flat)), job, steps)
 
     def attempt(self, group: Group) -> Attempt:
         """Convert a group. Raises ValueError naming the field's text that can't be understood."""
@@ -286,41 +287,37 @@ class Reader:
         """
         failed, batch, rss = [], None, dict[str, float]()
         for row in rows:
-            if row[_STATE] != "COMPLETED":
+            raw, state, _, _, _, tres_text, _, rss_text, rss_node, node_list, _ = row
+            if state != "COMPLETED":
                 failed.append(self._step(row))
-            raw = row[_RAW]
-            if raw.endswith(".batch") and row[_TRES]:
-                share = self._tres[row[_TRES]]
-                batch = Share(row[_NODES], share.cpus, share.mem_mib, share.gpus)
-            if row[_RSS]:
-                largest, node = mib(row[_RSS]), row[_RSS_NODE] or row[_NODES]
+            if tres_text and raw.endswith(".batch"):
+                share = self._tres[tres_text]
+                batch = Share(node_list, share.cpus, share.mem_mib, share.gpus)
+            if rss_text:
+                largest, node = mib(rss_text), rss_node or node_list
                 if largest is not None and largest > rss.get(node, -1.0):
                     rss[node] = largest
         return failed, batch, rss
 
     def _step(self, row: Sequence[str]) -> Step:
-        start, end = self._time[row[_START]], self._time[row[_END]]
+        raw, state, exit_text, begin, finish, tres_text, ntasks, rss, rss_node, node_list, name = row
+        start, end = self._time[begin], self._time[finish]
         if start is not None and end is not None and end < start:
             end = start
-        tres: convert.Tres = self._tres[row[_TRES]]
-        code, signal = self._code[row[_EXIT]]
+        tres: convert.Tres = self._tres[tres_text]
+        code, signal = self._code[exit_text]
         return Step(
-            row[_RAW].partition(".")[2], row[_NAME], self._state[row[_STATE]][0], code, signal, start, end,
-            self._number[row[_NTASKS]], tres.cpus, tres.mem_mib, tres.gpus, mib(row[_RSS]) if row[_RSS] else None,
-            self._word[row[_RSS_NODE]], self._word[row[_NODES]] or "",
+            raw.partition(".")[2], name, self._state[state][0], code, signal, start, end, self._number[ntasks], tres.cpus,
+            tres.mem_mib, tres.gpus, mib(rss) if rss else None, self._word[rss_node], self._word[node_list] or "",
         )  # fmt: skip
 
 
-_SIMPLE = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
-
-
-def mib(text: str) -> float | None:
-    """Memory text in MiB, whatever it is per. Raises ValueError."""
-    factor = _SIMPLE.get(text[-1:])
-    if factor and text[:-1].isdecimal() and len(text) < convert.MAX_DIGITS:
-        return int(text[:-1]) * factor
-    found = convert.memory(text)
-    return found.mib if found else None
+def _getter(at: Mapping[str, int], names: Sequence[str]) -> Callable[[list[str]], tuple[str, ...]]:
+    """Row → its fields of these names; what the header lacks (−1) is empty."""
+    get = itemgetter(*[at[name] for name in names])
+    if min(at[name] for name in names) >= 0:
+        return get
+    return lambda row: get([*row, ""])
 
 
 class Memo(dict[str, Any]):
@@ -335,6 +332,18 @@ class Memo(dict[str, Any]):
             self.clear()
         value = self[text] = self._converter(text)
         return value
+
+
+_SIMPLE = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+
+
+def mib(text: str) -> float | None:
+    """Memory text in MiB, whatever it is per. Raises ValueError."""
+    factor = _SIMPLE.get(text[-1:])
+    if factor and text[:-1].isdecimal() and len(text) < convert.MAX_DIGITS:
+        return int(text[:-1]) * factor
+    found = convert.memory(text)
+    return found.mib if found else None
 
 
 def column_positions(header: Sequence[str]) -> dict[str, int]:
@@ -389,8 +398,8 @@ def asked_memory(found: convert.Memory | None, nnodes: int, cpus: int | None) ->
     return found.mib * {"c": cpus or 1, "n": nnodes or 1}.get(found.per, 1)
 
 
-def tasks(attempt: Attempt, names: Sequence[str]) -> list[Task]:
-    """One task per node (names: the attempt's node list, expanded) of an attempt that ran.
+def tasks(attempt: Attempt, names: Sequence[str]) -> list[TaskRow]:
+    """One task per node (names: the attempt's node list, expanded) of an attempt that ran, as `TaskRow`s.
 
     The batch step holds everything the job has on its node, so it tells that node's share; the rest is divided evenly
     (exact where one node is left).
@@ -401,7 +410,7 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[Task]:
     gpus: float | None = attempt.gpus
     mem, rest, rss = attempt.mem_mib, len(names), attempt.rss.get
     if rest == 1:
-        return [Task(names[0], cpus, mem, gpus, rss(names[0]), True)]
+        return [(names[0], cpus, mem, gpus, rss(names[0]), True)]
     batch = attempt.batch
     if batch is not None and batch.node in names:
         rest -= 1
@@ -411,9 +420,9 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[Task]:
     if rest > 1:
         cpus, mem, gpus = _part(cpus, rest), _part(mem, rest), _part(gpus, rest)
     exact = rest == 1
-    found = [Task(name, cpus, mem, gpus, rss(name), exact) for name in names]
+    found: list[TaskRow] = [(name, cpus, mem, gpus, rss(name), exact) for name in names]
     if batch is not None:
-        found[names.index(batch.node)] = Task(*batch, rss(batch.node), True)
+        found[names.index(batch.node)] = (*batch, rss(batch.node), True)
     return found
 
 

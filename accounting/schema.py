@@ -88,7 +88,6 @@ CREATE TABLE attempts (          -- one attempt of one job; a requeue or resize 
   flags INTEGER NOT NULL,        -- 1 end was before start, 2 end from run time, 4 no raw id, 8 bad node list, 16 DST hour
   UNIQUE (cluster_id, job_id, submit)
 );
-CREATE INDEX attempts_end ON attempts (cluster_id, end);
 CREATE INDEX attempts_open ON attempts (cluster_id) WHERE is_open = 1;
 CREATE TABLE tasks (             -- one attempt on one node
   attempt_id INTEGER NOT NULL REFERENCES attempts(id) ON DELETE CASCADE,
@@ -102,7 +101,6 @@ CREATE TABLE tasks (             -- one attempt on one node
   exact INTEGER NOT NULL,        -- 1: told by a step or the only node; 0: divided evenly
   PRIMARY KEY (attempt_id, node_id)
 ) WITHOUT ROWID;
-CREATE INDEX tasks_node ON tasks (node_id, start);
 CREATE TABLE steps (             -- steps that did not complete; what the others tell is in tasks
   attempt_id INTEGER NOT NULL REFERENCES attempts(id) ON DELETE CASCADE,
   step TEXT NOT NULL,            -- batch, extern, interactive, 0, 1, …
@@ -155,6 +153,12 @@ CREATE TABLE rejects (           -- rows that could not be understood
   UNIQUE (cluster_id, digest)
 );
 """
+
+# made after the first rows are there: sorting them once costs a fraction of keeping an index through a large import
+INDICES = (
+    "CREATE INDEX IF NOT EXISTS attempts_end ON attempts (cluster_id, end)",
+    "CREATE INDEX IF NOT EXISTS tasks_node ON tasks (node_id, start)",
+)
 
 _VIEWS = """
 CREATE VIEW job_history AS

@@ -159,6 +159,7 @@ class Store:
         self.conn.execute("PRAGMA foreign_keys = OFF")
         self._names: dict[str, dict[Any, int]] = {"users": {}, "states": {}, "works": {}, "nodes": {}}
         self._node_lists: dict[str, tuple[str, ...]] = {}
+        self._text = records.Memo(stored_text)
         with transaction(self.conn, path):
             self.conn.execute("INSERT OR IGNORE INTO clusters (name) VALUES (?)", (cluster,))
         self.cluster_id: int = self._one("SELECT id FROM clusters WHERE name = ?", (cluster,))
@@ -232,6 +233,7 @@ class Store:
                 tasks += its_tasks
                 steps += its_steps
             self._insert(attempts, tasks, steps, changed)
+            self._seen(next_id - len(attempts) + len(changed), changed)
         return Counts(len(unique), len(attempts) - len(changed), len(changed), len(tasks))
 
     def _insert(self, attempts: list[Any], tasks: list[Any], steps: list[Any], changed: list[Any]) -> None:
@@ -241,22 +243,16 @@ class Store:
         self.conn.executemany(_UPSERT if changed else _INSERT, attempts)
         self.conn.executemany(_INSERT_TASK, tasks)
         self.conn.executemany(_INSERT_STEP, steps)
-        self._seen(tasks)
 
-    def _seen(self, tasks: Iterable[Sequence[Any]]) -> None:
-        """Widen the time in which the nodes of some tasks are known to have been there."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for _, node, start, end, *_ in tasks:
-            if start < first.get(node, start + 1):
-                first[node] = start
-            if (end or start) > last.get(node, -1):
-                last[node] = end or start
-        self.conn.executemany(
-            "UPDATE nodes SET first_seen = min(coalesce(first_seen, ?1), ?1), last_seen = max(coalesce(last_seen, ?2), ?2)"
-            " WHERE id = ?3",
-            [(first[node], last[node], node) for node in first],
+    def _seen(self, first_new: int, changed: Sequence[tuple[int]]) -> None:
+        """Widen the time in which nodes are known to have been there by the tasks of new and changed attempts."""
+        update = (
+            "UPDATE nodes SET first_seen = min(coalesce(first_seen, t.first), t.first),"
+            " last_seen = max(coalesce(last_seen, t.last), t.last) FROM (SELECT node_id, min(start) AS first,"
+            " max(coalesce(end, start)) AS last FROM tasks WHERE {} GROUP BY node_id) t WHERE nodes.id = t.node_id"
         )
+        self.conn.execute(update.format("attempt_id >= ?"), (first_new,))
+        self.conn.executemany(update.format("attempt_id = ?"), changed)
 
     def _known(self, unique: dict[tuple[int, int], records.Group]) -> dict[tuple[int, int], tuple[int, bytes]]:
         """Attempts of the chunk that are there: key → id, digest. One range query where the numbers lie close."""
@@ -278,11 +274,12 @@ class Store:
             names = self.expand(a.node_list)
         except ValueError:
             names, flags = (), flags | records.BAD_NODE_LIST
+        text = self._text
         row = (
             attempt_id, self.cluster_id, a.job_id, a.submit, digest, a.is_open, stored_text(a.label), a.array_job,
-            a.array_task, a.het_job, a.het_offset, self._work(a.user, a.name), stored_text(a.account),
-            stored_text(a.partition), stored_text(a.qos), self._id("states", a.state), *a[14:27], a.gpus, a.gpu_type,
-            stored_text(a.node_list), a.failed_node, a.restarts, a.nsteps, flags,
+            a.array_task, a.het_job, a.het_offset, self._work(a.user, a.name), text[a.account], text[a.partition],
+            text[a.qos], self._id("states", a.state), *a[14:27], a.gpus, a.gpu_type, text[a.node_list], a.failed_node,
+            a.restarts, a.nsteps, flags,
         )  # fmt: skip
         start, end, known = a.start, a.end, self._names["nodes"]
         tasks = [(attempt_id, known.get(t[0]) or self.node_id(t[0]), start, end, *t[1:]) for t in records.tasks(a, names)]

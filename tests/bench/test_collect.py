@@ -28,6 +28,7 @@ def ours(path: Path, db: Path) -> collect.Counts:
         text = dump.Dump(file, DELIMITER)
         rejects: list = []
         counts = collect.store_rows(stores, text.header, text.rows(rejects.append), source="bench", times=convert.Times())
+    stores.finish()
     assert not rejects
     return counts
 
