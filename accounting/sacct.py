@@ -48,7 +48,8 @@ def run(argv: Sequence[str], timeout: float) -> str:
     except OSError as err:
         raise SlurmError(f"{argv[0]}: can't be run ({err.strerror})") from err
     if done.returncode:
-        raise SlurmError(f"{argv[0]} failed (exit code {done.returncode}): {_last_words(done.stderr)}")
+        words = _last_words(done.stderr)
+        raise SlurmError(f"{argv[0]} failed (exit code {done.returncode}): {words}; see whether slurmctld and slurmdbd run")
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
