@@ -16,7 +16,7 @@ import numpy as np
 
 from slurm_hook.config import Settings
 
-from . import capability, lemons, scoring
+from . import capability, explain, lemons, scoring
 from .attribution import Attribution, attribute
 from .columns import WRONG, History
 from .history import load_history
@@ -67,7 +67,8 @@ class Worst:
 
 @dataclass(frozen=True)
 class BigFailure:
-    """A costly failure. suspects: (node, blame) from the likeliest down; own: the job's own share; work: user/job name."""
+    """A costly failure. suspects: (node, blame) from the likeliest down; own: the job's own share; work: user/job name;
+    sentence: who broke it, as `workhorse explain` says it."""
 
     time: float
     job: int
@@ -77,6 +78,7 @@ class BigFailure:
     own: float
     known: bool
     suspects: tuple[tuple[str, float], ...]
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ def big_failures(history: History, scored: Attribution, since: float) -> tuple[B
             time=float(failures.time[f]), job=jobs.get(int(f), 0), work=history.attempts.works[failures.work[f]],
             nodes=int(sizes[f]), lost_hours=float(lost[f]), own=float(scored.own[f]), known=bool(failures.known[f]),
             suspects=_suspects(history, scored, order[first[f] : first[f + 1]]),
+            sentence=_sentence(history, scored, int(f), jobs),
         )
         for f in at[np.argsort(-failures.time[at], kind="stable")]
     )  # fmt: skip
@@ -264,14 +267,12 @@ def _by_day(lines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str,
     return tuple(days.items())
 
 
-def verdict(failure: BigFailure) -> str:
-    """Who broke it, in a sentence."""
-    if not failure.suspects:
-        return f"the job itself ({failure.own:.0%})" if failure.own >= 0.5 else "nothing stands out"
-    name, blame = failure.suspects[0]
-    if failure.known:
-        return f"{name}: known from Slurm or a hardware event"
-    rest = ", ".join(f"{node} {share:.0%}" for node, share in failure.suspects[1:])
-    if failure.own > blame:
-        return f"likeliest the job itself ({failure.own:.0%}); of the nodes {name} ({blame:.0%})"
-    return f"{name}, {blame:.0%}" + (f"; {rest}" if rest else "") + f"; the job itself {failure.own:.0%}"
+def _sentence(history: History, scored: Attribution, failure: int, jobs: Mapping[int, int]) -> str:
+    """What `explain` says. It speaks of a job's last failure; of an earlier one the shares are told."""
+    said = explain.who_broke(history, scored, jobs.get(failure, 0))
+    rows = np.flatnonzero(scored.failures.failure == failure)
+    top = float(scored.blame[rows].max()) if len(rows) else 0.0
+    if said.nodes and (said.own, said.nodes[0][1]) == (float(scored.own[failure]), top):
+        return said.sentence.split(": ", 1)[1]
+    named = [f"{name} {blame:.0%}" for name, blame in _suspects(history, scored, rows)]
+    return ", ".join([f"the job itself {scored.own[failure]:.0%}", *named])

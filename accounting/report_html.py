@@ -60,7 +60,7 @@ def render(report: reporting.Report) -> str:
     span = (report.overview.window_start, report.overview.as_of)
     return environment.get_template("report.html.j2").render(
         report=report, o=report.overview, version=__version__, span=span, wide=WIDE, tall=TALL, classes=CLASSES, actions=ACTIONS,
-        verdict=reporting.verdict, colour=colour, describe=describe, blocks=heat_map(report.blocks),
+        colour=colour, describe=describe, blocks=heat_map(report.blocks),
         timelines=[timeline(worst.story, *span) for worst in report.worst], days=_days(report.by_day), counts=histogram(report),
         weeks=_bars([(w.by_nodes, w.by_jobs) for w in report.weeks]), histogram=_bars([(n,) for n in histogram(report)]),
         everyone=sorted((c for b in report.blocks for c in b.cells), key=_worst_first),

@@ -45,11 +45,14 @@ class BareHost:
     def __exit__(self, *_: object) -> None:
         self._holder.communicate(timeout=20)
 
-    def run(self, argv: Iterable[str | Path], *, check: bool = True, timeout: float = 300, env: dict[str, str] | None = None):
+    def run(
+        self, argv: Iterable[str | Path], *, check: bool = True, timeout: float = 300, env: dict[str, str] | None = None,
+        input: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Run a command on the host and return it; raises with its output when it fails (unless check=False)."""
         enter = ["nsenter", "--target", str(self._holder.pid), "--mount", f"--wd={self.scratch}", "--"]
         words = [*enter, *(str(word) for word in argv)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, input=input, check=False)
         assert not check or done.returncode == 0, f"{words[5:]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
         return done
 

@@ -1,14 +1,21 @@
 """install.sh as root on a host of its own: each role, twice, upgraded with changed settings, and taken away again."""
 
+import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from slurm_hook import manual
 from slurm_hook.cli import COMMANDS
+from slurm_hook.config import Settings
+from slurm_hook.snapshot import NodeScore, Scores, scores_to_json
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration
+LEAVES = [name for name, _ in manual.commands()]
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT_FILES = re.compile(r"/etc/(passwd|group|shadow|gshadow|subuid|subgid|\.pwd\.lock)-?")
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"}
@@ -82,6 +89,45 @@ def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
         assert "needs the package" not in done.stdout and "Usage: workhorse " + command in done.stdout
     refused = host.run(["/opt/workhorse/bin/workhorse", "collect"], env=ENV, check=False)
     assert refused.returncode == 1 and "numpy" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_completion_and_manual_of_a_login_node(host, wheels):
+    install(host, "--role", "login", wheels=wheels)
+    script = """source /usr/local/share/bash-completion/completions/workhorse
+        complete() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _workhorse_completion workhorse; echo "${COMPREPLY[*]}"; }
+        complete workhorse do; complete workhorse nodes --lo"""
+    done = host.run(["bash", "-c", script], env=ENV)
+    assert done.stdout.split() == ["doctor", "--long"], done
+    assert host.run(["grep", "-c", "^.SS workhorse", "/usr/local/share/man/man1/workhorse.1"]).stdout.strip() == str(len(LEAVES))
+    for path in ("zsh/site-functions/_workhorse", "fish/vendor_completions.d/workhorse.fish"):
+        assert "_WORKHORSE_COMPLETE" in host.run(["cat", f"/usr/local/share/{path}"]).stdout
+
+
+def older_pythons():
+    """A Python for each version from 3.9 to 3.10 that this machine has somewhere."""
+    places = [Path(folder) for folder in os.environ["PATH"].split(":")] + sorted(Path.home().glob(".pyenv/versions/*/bin"))
+    return {name: str(folder / name) for folder in places for name in ("python3.9", "python3.10") if (folder / name).exists()}
+
+
+@pytest.mark.parametrize("version", ["python3.9", "python3.10"])
+def test_login_node_with_an_older_python(host, tmp_path, version):
+    """Settings, scores and doctor on a Python that knows neither tomllib nor the scorer's packages."""
+    python = older_pythons().get(version)
+    if python is None:
+        pytest.skip(f"there is no {version} here")
+    install(host, "--role", "login", "--python", python)
+    public, config = tmp_path / "public", tmp_path / "w.toml"
+    nodes = {"n1": NodeScore("n1", capability=2.0, relative=1.0, reliability=9.0, tasks=3)}
+    host.run(["mkdir", public])
+    scores = Scores("id", "alpha", time.time(), time.time(), "attributed", Settings().hook_mapping(), nodes)
+    host.run(["tee", public / "scores.json"], input=json.dumps(scores_to_json(scores)))
+    host.run(["tee", config], input=f"[publish]\npath = '{public}'\n[history]\npath = '/nonexistent'\n")
+    workhorse = ["/opt/workhorse/bin/workhorse", "--config", config]
+    assert "n1" in host.run([*workhorse, "nodes"], env=ENV).stdout
+    assert "1 times the median" in host.run([*workhorse, "nodes", "-w", "n1", "--long"], env=ENV).stdout
+    assert host.run([*workhorse, "hints"], env=ENV).stdout.endswith("end\n")
+    checked = host.run([*workhorse, "doctor", "--json", "--check", "settings", "--check", "writers"], env=ENV, check=False)
+    assert [check["check"] for check in json.loads(checked.stdout)["checks"]] == ["settings", "writers"], checked.stderr
 
 
 def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host, wheels):

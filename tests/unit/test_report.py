@@ -85,7 +85,7 @@ def test_planted_nodes_are_the_worst_and_are_blamed(found):
 
 def test_shares_of_blame_of_one_failure_are_at_most_one(found):
     for failure in found.failures:
-        assert failure.nodes >= 2 and failure.lost_hours > 0 and report.verdict(failure)
+        assert failure.nodes >= 2 and failure.lost_hours > 0 and failure.sentence
         if not failure.known:
             assert failure.own + sum(share for _, share in failure.suspects) <= 1.000001
     assert [f.time for f in found.failures] == sorted((f.time for f in found.failures), reverse=True)
