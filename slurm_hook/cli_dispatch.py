@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from . import passes
@@ -45,3 +47,47 @@ def _tell(report: Report, quiet: bool) -> None:
     if not quiet:
         more = f" left={report.left}" if report.left else ""
         click.echo(f"waiting={report.waiting} changed={report.applied} started_meanwhile={report.started}{more}")
+
+
+@click.command()
+@click.pass_obj
+def disable(settings: Settings) -> None:
+    """Switch submissions and dispatch off on this host, and take all our excludes off waiting jobs.
+
+    Writes the file `disable` beside the settings file, which other hosts don't see: run it on each login node. Where no
+    Slurm answers, the file is written all the same and the exit code is 69.
+
+    Example: workhorse disable
+    """
+    path = passes.disable_path(settings)
+    _write(path)
+    click.echo(f"{path} is written: submissions go through untouched from now on")
+    report = passes.release(settings)
+    _tell(report, quiet=True)
+    click.echo(f"jobs whose excluded nodes were given back: {report.applied}")
+
+
+@click.command()
+@click.pass_obj
+def enable(settings: Settings) -> None:
+    """Switch submissions and dispatch on again on this host.
+
+    Example: workhorse enable
+    """
+    path = passes.disable_path(settings)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        click.echo(f"{path} does not exist: nothing was disabled here")
+    except OSError as err:
+        raise UsageError(f"{path} can't be removed ({err.strerror}); run this as root") from err
+    else:
+        click.echo(f"{path} is gone: mode {settings['steer.mode']} counts again")
+
+
+def _write(path: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as err:
+        raise UsageError(f"{path} can't be written ({err.strerror}); run this as root") from err

@@ -110,7 +110,8 @@ _BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS}
 class Settings:
     """Checked values of all settings; `settings["steer.mode"]`, or a section as attribute: `settings.steer.mode`."""
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any] | None = None, source: str = DEFAULT_PATH) -> None:
+        self.source = source  # the file they were read from; the `disable` file stands beside it
         self._values = {s.key: s.default for s in SETTINGS}
         for key, value in (values or {}).items():
             self._values[key] = _checked(key, value)
@@ -127,7 +128,7 @@ class Settings:
         """A copy with some values changed; keys with `__` for the dot: `replace(steer__mode="off")`."""
         changed = dict(self._values)
         changed.update({k.replace("__", ".", 1): v for k, v in values.items()})
-        return Settings(changed)
+        return Settings(changed, self.source)
 
     def hook_mapping(self) -> dict[str, Any]:
         """What the submit path needs, flat by key: goes into the snapshot."""
@@ -157,7 +158,7 @@ class Settings:
                     raise ConfigError(f"{source}: unknown setting {name} in [{section}]; valid ones: {', '.join(names)}")
                 flat[f"{section}.{name}"] = value
         try:
-            return cls(flat)
+            return cls(flat, source)
         except ConfigError as err:
             raise ConfigError(f"{source}: {err}") from None
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from .dispatch import Plan, Update
 
 STEERING = ("avoid", "steer")  # modes in which dispatch works
-DISABLE_FILE = "/etc/workhorse/disable"  # while it exists, dispatch steps aside as submissions do
-FACTS_AGE = 600.0  # seconds after which partitions and topology are read again
+DISABLE_NAME = "disable"  # beside the settings file: while it exists, dispatch steps aside as submissions do
+LOCK_WAIT = 60.0  # seconds that a release waits for a pass to end
+FACTS_AGE = 300.0  # seconds after which partitions and topology are read again
 POOL_AGE = 60.0  # seconds during which a pool given counts as taken
 _GONE = ("no longer pending", "already completing or completed", "Invalid job id", "already finished")
 
@@ -49,22 +50,44 @@ class Report(Record):
     problems: tuple[str, ...] = ()
 
 
+def disabled(settings: Settings) -> bool:
+    """An admin has put a file named `disable` beside the settings."""
+    return os.path.exists(disable_path(settings))
+
+
+def disable_path(settings: Settings) -> str:
+    """The file that switches us off on this host."""
+    return os.path.join(os.path.dirname(settings.source), DISABLE_NAME)
+
+
 @contextmanager
-def lock(state_path: str) -> Iterator[None]:
-    """Only one dispatcher on a state file at a time. Raises BusyError."""
-    path = state_path + ".lock"
+def lock(state_path: str, suffix: str = ".lock", wait: float = 0.0) -> Iterator[None]:
+    """Only one dispatcher on a state file at a time; `.pass.lock`: only one that changes jobs right now.
+
+    Raises BusyError when another still holds it after `wait` seconds.
+    """
+    path = state_path + suffix
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as err:
         raise SnapshotError(f"{path}: can't be opened ({err.strerror}); run dispatch as the service user") from err
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"another dispatcher holds {path}; one is enough") from None
+        _take(descriptor, path, time.monotonic() + wait)
         yield
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int, path: str, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BusyError(f"another dispatcher holds {path}; one is enough") from None
+            time.sleep(0.05)
+        else:
+            return
 
 
 def one_pass(settings: Settings, now: float | None = None) -> Report:
@@ -74,6 +97,11 @@ def one_pass(settings: Settings, now: float | None = None) -> Report:
 
 
 def _locked_pass(settings: Settings, now: float) -> Report:
+    with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
+        return _pass(settings, now)
+
+
+def _pass(settings: Settings, now: float) -> Report:
     path, problems = settings["dispatch.state"], []
     try:
         state = waiting.read_state(path)
@@ -81,7 +109,7 @@ def _locked_pass(settings: Settings, now: float) -> Report:
         problems.append(str(err))
         waiting.discard(path)
         state = State()
-    if os.path.exists(DISABLE_FILE) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
+    if disabled(settings) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
         return _switched_off(settings, state)._replace(problems=tuple(problems))
     found, full = _read_jobs(state, settings, now)
     facts = _facts(state.facts, full, now)
@@ -300,7 +328,7 @@ def _switched_off(settings: Settings, state: State) -> Report:
     Culprits of jobs that were requeued stay excluded as long as requeueing is on.
     """
     keep = {job for job, t in state.tracked.items() if t.requeued} if settings["dispatch.requeue"] else set()
-    if os.path.exists(DISABLE_FILE):
+    if disabled(settings):
         keep = set()
     if not any(t.ours and not (job in keep and t.ours == t.culprits) for job, t in state.tracked.items()):
         return Report()
@@ -308,21 +336,17 @@ def _switched_off(settings: Settings, state: State) -> Report:
 
 
 def release(settings: Settings) -> Report:
-    """Take all our excludes off waiting jobs; what `workhorse disable` and uninstall call. Waits for a running pass."""
+    """Take all our excludes off waiting jobs; what `workhorse disable` and uninstall call. Waits for a running pass.
+
+    A dispatcher that is still on would put them back: switch it off first.
+    """
     path = settings["dispatch.state"]
-    deadline = time.monotonic() + 60.0
-    while True:
+    with lock(path, ".pass.lock", LOCK_WAIT):
         try:
-            with lock(path):
-                try:
-                    state = waiting.read_state(path)
-                except SnapshotError:
-                    state = State()
-                return _release_all(settings, state)
-        except BusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+            state = waiting.read_state(path)
+        except SnapshotError:
+            state = State()
+        return _release_all(settings, state)
 
 
 def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> Report:
@@ -351,7 +375,8 @@ def watch(settings: Settings, tell: object = None) -> None:
             begun = time.monotonic()
             _watched_pass(settings, tell)
             stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
-        widen_all(settings)
+        with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
+            widen_all(settings)
 
 
 def _watched_pass(settings: Settings, tell: object) -> None:

@@ -127,7 +127,8 @@ def test_a_stage_that_did_not_start_in_its_pool_is_widened_by_the_next_pass(site
 
 
 def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(site, sandbox):
-    """The partition is down, so that Slurm can't be faster than dispatch."""
+    """The partition goes down when dispatch has just read the partitions, so that Slurm can't be faster."""
+    site.one_pass()
     sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
     try:
         job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
@@ -224,6 +225,30 @@ def test_modes_that_do_not_steer_take_our_excludes_off_and_then_rest(site, sandb
     assert rpcs(sandbox) == counted, "off means off"
 
 
+def test_disable_takes_everything_off_at_once_also_while_a_dispatcher_watches(site, sandbox):
+    """The running dispatcher steps aside; `enable` brings it back."""
+    config = site.root / "workhorse.toml"
+    config.write_text(
+        f'[publish]\npath = "{site.root}"\n[dispatch]\nstate = "{site.root}/state.json"\nperiod = 0.5\n[steer]\nmode = "steer"\n'
+    )
+    argv = [sys.executable, "-c", CODE, str(Path(__file__).resolve().parents[2]), "--config", str(config)]
+    site.fill()
+    job = site.sbatch("-N2", "--exclusive", "-x", "gpu04", comment=mark.text(Mark(mode="avoid", excludes="gpu04")))
+    watcher = subprocess.Popen([*argv, "dispatch", "--watch", "-q"], stderr=subprocess.PIPE, text=True)
+    try:
+        sandbox.poll(lambda: site.excludes(job) == "gpu[04,07]", 20, "our exclude")
+        done = subprocess.run([*argv, "disable"], capture_output=True, text=True, timeout=60, check=True)
+        assert "given back: 1" in done.stdout and site.excludes(job) == "gpu04"
+        heard = site.live().created
+        time.sleep(1.5)
+        assert site.excludes(job) == "gpu04" and site.live().created == heard, "it stays off"
+        subprocess.run([*argv, "enable"], capture_output=True, timeout=60, check=True)
+        sandbox.poll(lambda: site.excludes(job) == "gpu[04,07]", 20, "our exclude again")
+    finally:
+        watcher.terminate()
+        assert watcher.communicate(timeout=20)[1] == ""
+
+
 CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from slurm_hook.cli import main; main()"
 
 
@@ -233,6 +258,7 @@ def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
     config.write_text(
         f'[publish]\npath = "{site.root}"\n[dispatch]\nstate = "{site.root}/state.json"\nperiod = 30.0\n[steer]\nmode = "steer"\n'
     )
+    site.one_pass()
     sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
     job = site.sbatch("-N3", "--exclusive")
     root = str(Path(__file__).resolve().parents[2])
