@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Iterable
 
+from slurm_hook import luatable
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, scores_to_json, write_json
+from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, scores_to_json, write_json, write_text
 
 from .history import gpu_size
 from .nodes import NodeSpec
@@ -76,6 +77,7 @@ def publish(scores: Scores, settings: Settings) -> str:
     # the archive first: whatever a decision names by its id can be looked up later
     write_json(archive, f"{scores.id}.json", data)
     _drop_old(archive, scores.created - settings.publish.keep_days * 86400)
+    write_text(folder, luatable.NAME, luatable.text(scores))
     return write_json(folder, SCORES_NAME, data)
 
 

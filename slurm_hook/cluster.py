@@ -158,7 +158,7 @@ def _run(
         (os.POSIX_SPAWN_DUP2, write_end if from_stderr else null, 2),
     ]
     try:
-        pid = os.posix_spawn(command[0], list(command), _environment(), file_actions=actions)
+        pid = os.posix_spawnp(command[0], list(command), _environment(), file_actions=actions)
     except OSError as err:
         os.close(read_end)
         raise SlurmError(f"{command[0]} can't be started ({err.strerror})") from err

@@ -161,6 +161,11 @@ def read_live(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Live
 
 
 def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o644) -> str:
+    """Write a published file as JSON, as `write_text` does. Returns its path."""
+    return write_text(folder, name, json.dumps(data, separators=(",", ":")), mode)
+
+
+def write_text(folder: str, name: str, text: str, mode: int = 0o644) -> str:
     """Write a published file whole or not at all: temporary file, fsync, rename, fsync of the folder. Returns its path.
 
     Raises SnapshotError with the reason; the file that was there stays.
@@ -170,7 +175,7 @@ def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o64
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(data, file, separators=(",", ":"))
+                file.write(text)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .decide import Case, Decision
+    from .directives import Directives
     from .options import CommandLine
     from .request import Request
     from .snapshot import Live, Scores
@@ -60,10 +61,15 @@ def main(words: Sequence[str]) -> None:
 
 
 def _bound(limit: float) -> None:
-    """A process group of our own, so that one kill ends us and sbatch's child; and an end that needs no Python to work."""
+    """A process group of our own, so that one kill ends us and sbatch's child; and an end of our own making."""
+    os.setpgid(0, 0)
+    alarm(limit)
+
+
+def alarm(limit: float) -> None:
+    """The kernel ends this process after so many seconds: that needs no Python to work."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - `signal` imports enum, which costs milliseconds
 
-    os.setpgid(0, 0)
     _signal.setitimer(_signal.ITIMER_REAL, limit)
 
 
@@ -83,7 +89,7 @@ def _answer(call: Call, started: float) -> tuple[str, str]:
     command = options.read(call.argv)
     script = _script(call, command)
     _check_binary(call.sbatch)
-    uids = (int(call.service_uid),) if call.service_uid.isdigit() else ()
+    uids = uids_of(call.service_uid)
     scores = snapshot.read_scores(call.publish, trusted_uids=uids)
     considered = consider(call, command, script, scores, started=started, uids=uids)
     if considered is None:
@@ -93,7 +99,8 @@ def _answer(call: Call, started: float) -> tuple[str, str]:
     added = () if mode == "observe" else arguments(case, decision)
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
-    return _text(added if applied else (), position or 0, decision, mode, case), _log_line(case, decision, why, applied, started)
+    text = _text(added if applied else (), position or 0, decision, mode, case)
+    return text, log_line(case, decision, why, by="wrapper", applied=applied, started=started)
 
 
 def _script(call: Call, command: CommandLine) -> bytes:
@@ -146,15 +153,34 @@ def consider(
 
     Raises WorkhorseError for whatever makes it unknowable.
     """
-    from . import cluster, decide, directives, match  # noqa: PLC0415
+    from . import directives  # noqa: PLC0415
+
+    if scores.settings.get("steer.mode") == "off":
+        return None
+    told = directives.parse(script)
+    deadline = started + call.limit - 0.1
+    scontrol = os.path.join(os.path.dirname(call.sbatch), "scontrol")
+    requests = _requests(call, command, script, deadline)
+    return judge(requests, told, scores, publish=call.publish, scontrol=scontrol, uids=uids, deadline=deadline)
+
+
+def judge(
+    requests: tuple[Request, ...],
+    told: Directives,
+    scores: Scores,
+    *,
+    publish: str,
+    scontrol: str,
+    uids: Sequence[int],
+    deadline: float,
+) -> tuple[Case, Decision, str] | None:
+    """Match rules, live nodes (the one RPC) and decision; None where the job isn't ours. Raises WorkhorseError."""
+    from . import cluster, decide, match  # noqa: PLC0415
     from .config import Settings  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
     if settings["steer.mode"] == "off":
         return None
-    told = directives.parse(script)
-    deadline = started + call.limit - 0.1
-    requests = _requests(call, command, script, deadline)
     largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
     why = ""
     for request in requests:
@@ -163,18 +189,22 @@ def consider(
         why = why or match.reason(request, told, settings, nodes=nodes, gpus=gpus)
     if not why:
         return None
-    nodes_now = cluster.show_nodes(os.path.join(os.path.dirname(call.sbatch), "scontrol"), deadline)
     case = decide.Case(
-        requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now,
-        live=_live(call.publish, uids), now=time.time(), seed=_seed(),
+        requests=requests, directives=told, scores=scores, settings=settings, nodes=cluster.show_nodes(scontrol, deadline),
+        live=_live(publish, uids), now=time.time(), seed=_seed(),
     )  # fmt: skip
     return case, decide.decide(case), why
+
+
+def uids_of(text: str) -> tuple[int, ...]:
+    """The service user's uid as the install wrote it, if it did."""
+    return (int(text),) if text.isdigit() else ()
 
 
 def _requests(call: Call, command: CommandLine, script: bytes, deadline: float) -> tuple[Request, ...]:
     from . import cluster, request  # noqa: PLC0415
 
-    blocks = max(command.components, _components(script))
+    blocks = max(command.components, components(script))
     on_stdin = not command.wrapped and command.script >= len(call.argv)
     fd = _memory_file(script) if on_stdin else None
     text = cluster.ask_sbatch(call.sbatch, call.argv, blocks, deadline, fd)
@@ -196,7 +226,7 @@ def _script_name(call: Call, command: CommandLine) -> str:
     return os.path.basename(call.argv[command.script]) if command.script < len(call.argv) else "sbatch"
 
 
-def _components(script: bytes) -> int:
+def components(script: bytes) -> int:
     """Components that a script's `#SBATCH hetjob` lines make."""
     count = 1
     for raw in script.split(b"\n"):
@@ -256,7 +286,17 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
             pipeline=told.pipeline or before.pipeline, stage=told.stage or before.stage,
             demand=told.demand or before.demand, checkpoint=told.checkpoint or before.checkpoint,
         )))  # fmt: skip
-    return tuple(added)
+    return _plain(added)
+
+
+def _plain(words: Sequence[str]) -> tuple[str, ...]:
+    """The words, if each is a line of printable ASCII: published files and live names are not believed to be so."""
+    from .errors import RequestError  # noqa: PLC0415
+
+    for word in words:
+        if not (word.isascii() and word.isprintable() and " " not in word):
+            raise RequestError("a node name or snapshot id holds strange characters")
+    return tuple(words)
 
 
 def _position(argv: Sequence[str], command: CommandLine, added: Sequence[str]) -> int | None:
@@ -305,12 +345,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:400]
 
 
-def _log_line(case: Case, decision: Decision, why: str, applied: bool, started: float) -> str:
+def log_line(case: Case, decision: Decision, why: str, *, by: str, applied: bool, started: float) -> str:
+    """The line for syslog."""
     from . import hostlist, log  # noqa: PLC0415
 
     request = case.requests[0]
     return log.line(
-        decision, by="wrapper", match=why, applied=applied, method=case.scores.method, partition=request.partition[:64],
+        decision, by=by, match=why, applied=applied, method=case.scores.method, partition=request.partition[:64],
         pipeline=case.directives.pipeline, stage=case.directives.stage, user_excludes=hostlist.fold(request.exclude),
         ms=round((time.monotonic() - started) * 1000, 1),
     )  # fmt: skip

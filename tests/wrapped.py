@@ -36,6 +36,16 @@ def write_shim(target: Path, **values: str | Path) -> Path:
     return target
 
 
+def lua_text(name: str, **values: str | Path) -> str:
+    """A Lua plugin of etc/lua with its settings (REAL, PYTHON, LIB, PUBLISH, LOCAL, SERVICE_UID, WAIT, TABLE) set."""
+    text = (ROOT / "etc" / "lua" / name).read_text()
+    for key, value in values.items():
+        text, count = re.subn(rf'(?m)^local {key} = "[^"]*"', f'local {key} = "{value}"', text, count=1)
+        if count != 1:
+            raise AssertionError(f"etc/lua/{name} has no line local {key} =")
+    return text
+
+
 class Wrapped:
     """A shim with its own library copy and published folder. `sbatch` is its path."""
 
@@ -93,6 +103,15 @@ class Wrapped:
         if self.with_hints:
             hints.write(str(self.local), known)
         return scores
+
+    def cli_filter(self, loader: str | None = None) -> dict[str, str]:
+        """The environment of clients that load our cli_filter (`loader` is its text; the real file lies in `root`)."""
+        real = self.root / "workhorse_cli_filter.lua"
+        if not real.exists():
+            values = {"PYTHON": PYTHON, "LIB": self.lib, "PUBLISH": self.public, "LOCAL": self.local, "WAIT": "10"}
+            real.write_text(lua_text(real.name, **values))
+        text = loader if loader is not None else lua_text("cli_filter.lua", REAL=real)
+        return self.sandbox.variant("CliFilterPlugins=cli_filter/lua", files={"cli_filter.lua": text})
 
     def _score(self, node: cluster.Node, bad: set[str], capability: Mapping[str, float]) -> snapshot.NodeScore:
         own = capability.get(node.name, 0.02 if node.name in bad else 1.0)

@@ -277,7 +277,9 @@ install_programs() {
     fi
     local file
     for file in "$top"/etc/lua/*.lua; do
-        [ ! -e "$file" ] || put "$file" "$prefix/lua/${file##*/}" 0644
+        [ -e "$file" ] || continue
+        lua_plugin "$file" >"$scratch/plugin.lua"
+        put "$scratch/plugin.lua" "$prefix/lua/${file##*/}" 0644
     done
     [ "$role" = controller ] || install_hints
     if [ -n "$path" ] && [ "$role" != controller ]; then
@@ -293,6 +295,13 @@ install_hints() {
     folder "$state/hints" 0755 "$user"
     link_to "$state/hints/hints" "$config/hints"
     if has_systemd; then install_timers hints; else put "$top/etc/cron/workhorse-hints" /etc/cron.d/workhorse-hints 0644; fi
+}
+
+lua_plugin() { # FILE: a Lua plugin with this site's values in its head
+    sed -e "s|^local PYTHON = .*|local PYTHON = \"$python\"|" -e "s|^local LIB = .*|local LIB = \"$prefix/current/lib\"|" \
+        -e "s|^local PUBLISH = .*|local PUBLISH = \"$publish\"|" -e "s|^local LOCAL = .*|local LOCAL = \"$config\"|" \
+        -e "s|^local SERVICE_UID = .*|local SERVICE_UID = \"$(id -u "$user" 2>/dev/null || true)\"|" \
+        -e "s|^local TABLE = \"[^\"]*\"|local TABLE = \"$publish/avoid.lua\"|" -e "s|/opt/workhorse/lua|$prefix/lua|" "$1"
 }
 
 wrapper() { # FILE: the sbatch shim with this site's values in its head

@@ -1,0 +1,110 @@
+-- What cli_filter.lua loads. Everything here runs inside pcall: an error leaves the submission as it was.
+--
+-- Lua sees in-process whether a call can be ours; only then one constant command is run (io.popen is a shell, so the
+-- request goes there as hexadecimal digits and nothing else), bounded by `timeout`. Options are set when all is known.
+
+local PYTHON = "/usr/bin/python3"
+local LIB = "/opt/workhorse/current/lib"
+local PUBLISH = "/var/lib/workhorse/public"
+local LOCAL = "/etc/workhorse"
+local SERVICE_UID = ""
+local WAIT = "1"
+local MAX_REQUEST = 65536 -- bytes; a longer one is left alone
+
+local M = {}
+
+local function hints()
+    local found = { min_nodes = "1", min_gpus = "1", directives = "1" }
+    local file = io.open(LOCAL .. "/hints")
+    if not file then return found end
+    for line in file:lines() do
+        local key, value = line:match("^(%S+) ?(.*)$")
+        if key then found[key] = value end
+    end
+    file:close()
+    return found.end_ or found["end"] and found or { min_nodes = "1", min_gpus = "1", directives = "1" }
+end
+
+-- A string option in Slurm's JSON: quotes inside values are escaped there, so this can't match within one.
+local function value(json, key)
+    return json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"(.-[^\\])"') or json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"([^\\"])"')
+end
+
+local function glob(pattern)
+    local quoted = pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0")
+    return "^" .. quoted:gsub("%*", ".*"):gsub("%?", ".") .. "$"
+end
+
+local function can_be_ours(json, known)
+    local least = tonumber(known.min_nodes) or 1
+    local nodes = value(json, "nodes")
+    if nodes and not (tonumber(nodes) and tonumber(nodes) < least) then return true end
+    local tasks = value(json, "ntasks")
+    if not nodes and tasks and tasks ~= "1" then return true end
+    if (value(json, "gpus") or "1") ~= "1" then return true end
+    if known.min_gpus ~= "0" and (value(json, "gres") or value(json, "gpus%-per%-node") or value(json, "gpus%-per%-task")) then return true end
+    local comment, name = value(json, "comment") or "", value(json, "job-name") or "*"
+    if comment:sub(1, 3) == "wh=" then return true end
+    if known.comment_prefix and comment:sub(1, #known.comment_prefix) == known.comment_prefix then return true end
+    return known.name ~= nil and (name == "*" or name:match(glob(known.name)) ~= nil)
+end
+
+-- A #WORKHORSE line in the head of the script, where the call names one.
+local function has_directive(json)
+    local script = json:match('"argv":%["(.-[^\\])"')
+    script = script and script:gsub("\\/", "/")
+    local file = script and not script:find("^/dev/") and not script:find("^/proc/") and not script:find("\\") and io.open(script)
+    if not file then return false end
+    local head = file:read(16384) or ""
+    file:close()
+    return head:sub(1, 2) == "#!" and head:find("\n#WORKHORSE", 1, true) ~= nil
+end
+
+local function left_alone(options, json)
+    if os.getenv("WORKHORSE_MODE") == "off" then return true end
+    if value(json, "test-only") or value(json, "jobid") or value(json, "nodelist") or value(json, "clusters") then return true end
+    if (value(json, "comment") or ""):find("^wh=1;.*m=") or (value(json, "comment") or ""):find("^wh=1;m=") then return true end
+    local file = io.open(LOCAL .. "/disable")
+    if file then file:close() end
+    return file ~= nil
+end
+
+-- Components see one another in the command line only.
+local function heterogeneous(offset)
+    if offset > 0 then return true end
+    local file = io.open("/proc/self/cmdline")
+    local words = file and file:read("*a") or ""
+    if file then file:close() end
+    return words:find("%z:%z") ~= nil
+end
+
+local function hex(text)
+    return (text:gsub(".", function(c) return string.format("%02x", c:byte()) end))
+end
+
+local function ask(json)
+    local command = "exec timeout -s KILL " .. WAIT .. " '" .. PYTHON .. "' -I -S -c '"
+        .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.clifilter import main; main(sys.argv[2:])' '"
+        .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. hex(json) .. " 2>/dev/null </dev/null"
+    local pipe = io.popen(command)
+    local answer = pipe:read("*a") or ""
+    pipe:close()
+    return answer
+end
+
+function M.pre_submit(options, offset)
+    local json = slurm.json_cli_options(options)
+    if not json or #json > MAX_REQUEST or left_alone(options, json) or heterogeneous(offset or 0) then return end
+    local known = hints()
+    if known.mode == "off" then return end
+    if not can_be_ours(json, known) and not (known.directives == "1" and has_directive(json)) then return end
+    local answer = ask(json)
+    if not answer:find("\nend\n$") then return end
+    local set = {}
+    for key, text in answer:gmatch("\n%+(%l+)=([^\n]+)") do set[key] = text end
+    for _, key in ipairs({ "exclude", "nodes", "comment" }) do
+        if set[key] then options[key] = set[key] end
+    end
+end
+
+return M

@@ -1,0 +1,121 @@
+-- What job_submit.lua loads. It runs under slurmctld's locks: no command, no waiting, one small local file, read as data.
+-- At most mode avoid: nodes are appended to the job's excludes, never put in place of them.
+
+local TABLE = "/var/lib/workhorse/public/avoid.lua" -- must be on a local disk of the controller
+local MAX_TABLE = 1048576
+local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set
+
+local M = {}
+local last_text, last_table
+
+-- The published table is text in Lua's own notation, but it is never run: only words between quotes and numbers are taken.
+local function parse(text)
+    local found = { bad = {} }
+    for key, number in text:gmatch("\n  ([%l_]+) = ([%d.]+),") do found[key] = tonumber(number) end
+    for key, word in text:gmatch('\n  ([%l_]+) = "([%w_.,*?:+-]*)",') do found[key] = word end
+    for node, partition, kind, same in text:gmatch('{ node = "([%w_.-]+)", partition = "([%w_.-]+)", kind = "(%w+)", same = (%d+) }') do
+        table.insert(found.bad, { node = node, partition = partition, kind = kind, same = tonumber(same) })
+    end
+    return text:find("\n}\n$") and found.format == 1 and found or nil
+end
+
+local function published()
+    local file = io.open(TABLE)
+    if not file then return nil end
+    local text = file:read(MAX_TABLE)
+    file:close()
+    if text ~= last_text then last_text, last_table = text, text and parse(text) end
+    return last_table
+end
+
+local function number(value)
+    value = tonumber(value)
+    return value and value < UNSET and value or nil
+end
+
+local function within(list, name)
+    if not list or list == "" then return true end
+    return name ~= nil and ("," .. list .. ","):find("," .. name .. ",", 1, true) ~= nil
+end
+
+local function glob(pattern)
+    local quoted = pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0")
+    return "^" .. quoted:gsub("%*", ".*"):gsub("%?", ".") .. "$"
+end
+
+local function is_ours(job, known, partition)
+    if not within(known.partitions, partition) then return false end
+    if job.account and not within(known.accounts, job.account) or job.qos and not within(known.qos, job.qos) then return false end
+    if (number(job.min_nodes) or 1) >= (known.min_nodes or 2) then return true end
+    if known.name and known.name ~= "" and job.name and job.name:match(glob(known.name)) then return true end
+    return false
+end
+
+-- Names of a partition's node list as Slurm prints it; kept until the list changes.
+local expanded = {}
+local function names(list)
+    if expanded[list] then return expanded[list] end
+    local set, count = {}, 0
+    local function add(name) set[name] = true; count = count + 1 end
+    for item in (list .. ","):gmatch("([^,%[]+%b[][^,]*),?") do
+        local head, ranges, tail = item:match("^([^%[]*)%[([%d,-]+)%](.*)$")
+        if not head or tail:find("[%[%]]") then return nil end
+        for part in (ranges .. ","):gmatch("([^,]+),") do
+            local low, high = part:match("^(%d+)-(%d+)$")
+            if not low then low, high = part, part end
+            for i = tonumber(low), tonumber(high) do add(head .. string.format("%0" .. #low .. "d", i) .. tail) end
+        end
+    end
+    local rest = list:gsub("[^,%[]+%b[][^,]*", "")
+    for name in rest:gmatch("[^,]+") do add(name) end
+    expanded = { [list] = { set = set, count = count } }
+    return expanded[list]
+end
+
+local function default_partition(partitions)
+    for name, part in pairs(partitions or {}) do
+        if part.flag_default == 1 or part.flag_default == true then return name, part end
+    end
+end
+
+local function choose(job, known, name, part)
+    local nodes = part.nodes and names(part.nodes)
+    if not nodes then return {} end
+    local wanted, most = number(job.min_nodes) or 1, math.max(1, math.floor(nodes.count * (known.max_excluded or 0.02)))
+    local chosen, taken = {}, {}
+    local own = "," .. (job.exc_nodes or "") .. ","
+    for _, bad in ipairs(known.bad) do
+        if #chosen < most and bad.partition == name and nodes.set[bad.node] and not own:find("," .. bad.node .. ",", 1, true) then
+            -- as many nodes of the same kind stay as the job needs, so it can't become impossible
+            local left = bad.same - (taken[bad.kind] or 0) - 1
+            if left >= wanted and nodes.count - #chosen - 1 >= wanted then
+                taken[bad.kind] = (taken[bad.kind] or 0) + 1
+                table.insert(chosen, bad.node)
+            end
+        end
+    end
+    return chosen
+end
+
+function M.submit(job, partitions)
+    local known = published()
+    if not known or known.mode == "off" or known.mode == "observe" then return end
+    if os.time() - (known.created or 0) > (known.max_age or 0) then return end
+    if (job.comment or ""):find("^wh=1;.*m=") then return end
+    if job.req_nodes or job.reservation or job.features or job.clusters then return end
+    local own = job.exc_nodes or ""
+    if own:find("[^%w_.,%[%]+-]") then return end
+    local name = job.partition
+    if name and name:find(",") then return end
+    local part = name and partitions and partitions[name]
+    if not name then name, part = default_partition(partitions) end
+    if not part or not is_ours(job, known, name) then return end
+    local chosen = choose(job, known, name, part)
+    if #chosen == 0 then return end
+    local excludes = (own ~= "" and own .. "," or "") .. table.concat(chosen, ",")
+    local mark = "wh=1;m=avoid;s=" .. (known.id or "") .. (own ~= "" and ";x=" .. own or "")
+    job.exc_nodes = excludes
+    if not job.comment or job.comment == "" then job.comment = mark end
+end
+
+return M

@@ -1,0 +1,264 @@
+# ruff: noqa: E501 - tables
+"""The same decision inside Slurm: cli_filter/lua for sbatch, salloc and srun, job_submit/lua in slurmctld."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_hook import hostlist, luatable, mark, snapshot
+from slurm_hook.config import Settings
+from tests.sandbox import Sandbox
+from tests.wrapped import Wrapped, lua_text
+
+pytestmark = pytest.mark.integration
+BAD = ("gpu02",)
+SITE = """
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+    if options["job-name"] == "forbidden" then slurm.log_error("not here"); return slurm.ERROR end
+    options["wckey"] = "site"
+    return slurm.SUCCESS
+end
+function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
+"""
+
+
+def names(job: dict[str, str]) -> set[str]:
+    return set() if job["ExcNodeList"] == "(null)" else set(hostlist.expand(job["ExcNodeList"]))
+
+
+@pytest.fixture(scope="module")
+def wrapped(sandbox: Sandbox) -> Wrapped:
+    made = Wrapped(sandbox)
+    made.publish("steer", bad=BAD)
+    return made
+
+
+@pytest.fixture
+def submit(sandbox: Sandbox) -> Iterator:
+    jobs: list[int] = []
+
+    def run(env, *args: str, lines: str = "") -> dict[str, str]:
+        jobs.append(sandbox.sbatch(*args, "--hold", script=f"#!/bin/bash\n{lines}\ntrue\n", env=env))
+        return sandbox.job(jobs[-1])
+
+    yield run
+    for job in jobs:
+        sandbox.run(["scancel", str(job)], check=False)
+
+
+def test_sbatch_without_a_wrapper(sandbox, wrapped, submit):
+    wrapped.publish("steer", bad=BAD)
+    job = submit(wrapped.cli_filter(), "-N4", "-x", "gpu05")
+    told = mark.parse(job["Comment"].strip())
+    assert (told.mode, told.excludes) == ("steer", "gpu05")
+    assert len(set(sandbox.nodes) - names(job)) == 4 and {"gpu02", "gpu05"} <= names(job)
+
+
+@pytest.mark.parametrize(
+    ("args", "lines"),
+    [
+        (("-N1",), ""), ((), ""), (("-N4", "-w", "gpu01"), ""), (("-N4",), "#WORKHORSE steer=off"),
+        (("-N4", "--comment=wh=1;m=avoid"), ""), (("-N4", "-C", "nosuch|x&y"), None),
+    ],
+)  # fmt: skip
+def test_what_is_not_ours(sandbox, wrapped, submit, args, lines):
+    wrapped.publish("steer", bad=BAD)
+    if lines is None:
+        done = sandbox.run(["sbatch", *args, "--wrap=true"], user="alice", env=wrapped.cli_filter(), check=False)
+        assert done.returncode == 1 and "feature" in done.stderr.lower()
+        return
+    assert not names(submit(wrapped.cli_filter(), *args, lines=lines))
+
+
+def test_directives_of_the_script(sandbox, wrapped, submit):
+    wrapped.publish("steer", bad=BAD, scoring__capacity_resource="mem")
+    job = submit(wrapped.cli_filter(), lines="#WORKHORSE demand=700000M stage=a")
+    left = set(sandbox.nodes) - names(job)
+    assert job["NumNodes"].split("-")[0] == str(len(left)) and len(left) > 1 and mark.parse(job["Comment"].strip()).stage == "a"
+
+
+def test_srun_and_salloc_and_a_step_inside(sandbox, wrapped):
+    wrapped.publish("steer", bad=BAD)
+    env = wrapped.cli_filter()
+    show = "scontrol -o show job $SLURM_JOB_ID"
+    done = sandbox.run(["salloc", "-N2", "sh", "-c", f"{show}; srun -N2 true; echo step $?"], user="alice", env=env)
+    assert "ExcNodeList=gpu" in done.stdout and "wh=1;m=steer" in done.stdout and "step 0" in done.stdout
+    done = sandbox.run(["srun", "-N2", "sh", "-c", show], user="alice", env=env)
+    assert "ExcNodeList=gpu" in done.stdout
+
+
+def test_the_wrapper_and_the_filter_act_once(sandbox, wrapped):
+    wrapped.publish("steer", bad=BAD)
+    job = sandbox.job(sandbox.sbatch("-N4", "--hold", "--wrap=true", binary=wrapped.sbatch, env=wrapped.cli_filter()))
+    assert len(set(sandbox.nodes) - names(job)) == 4
+    sandbox.run(["scancel", job["JobId"]])
+
+
+BROKEN = [None, "", "syntax error here", "error('at load')", "return {}", "return 5", "return { pre_submit = function() error('x') end }",
+          "return { pre_submit = function(o) o.exclude = nil end }", "return { pre_submit = function() local x = nil; return x.y end }"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_or_missing_file_changes_nothing(sandbox, wrapped, submit, text):
+    real = wrapped.root / f"broken-{BROKEN.index(text)}.lua"
+    if text is not None:
+        real.write_text(text)
+    env = wrapped.cli_filter(lua_text("cli_filter.lua", REAL=real))
+    job = submit(env, "-N4")
+    assert not names(job) and "Comment" not in job
+
+
+def test_an_unreadable_file_changes_nothing(wrapped, submit):
+    real = wrapped.root / "unreadable.lua"
+    real.write_text("return {}")
+    real.chmod(0)
+    assert not names(submit(wrapped.cli_filter(lua_text("cli_filter.lua", REAL=real)), "-N4"))
+
+
+def test_a_sites_own_filter_comes_first(sandbox, wrapped, submit):
+    wrapped.publish("steer", bad=BAD)
+    wrapped.cli_filter()
+    loader = wrapped.root / "cli_filter.lua"
+    loader.write_text(lua_text("cli_filter.lua", REAL=wrapped.root / "workhorse_cli_filter.lua"))
+    env = wrapped.cli_filter(SITE + f'\npcall(dofile, "{loader}")\nreturn slurm.SUCCESS\n')
+    assert len(names(submit(env, "-N4"))) == 12
+    refused = sandbox.run(["sbatch", "-N4", "-J", "forbidden", "--wrap=true"], user="alice", env=env, check=False)
+    assert refused.returncode != 0 and "not here" in refused.stderr
+    gone = wrapped.cli_filter(SITE + '\npcall(dofile, "/nowhere/cli_filter.lua")\nreturn slurm.SUCCESS\n')
+    assert not names(submit(gone, "-N4"))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["'; touch /tmp/pwned; '", "$(id)", "`id`", "\"}];os.execute('id')", "a+exclude=gpu01", "x" * 200, "\x1b[31m", "\\"],
+)
+def test_user_data_never_meets_a_shell(sandbox, wrapped, submit, hostile):  # fmt: skip
+    wrapped.publish("steer", bad=BAD)
+    job = submit(wrapped.cli_filter(), "-N4", "-J", hostile)
+    assert job["JobName"].split("\n")[0][:20] == hostile.split("\n")[0][:20]
+    assert len(names(job)) == 12
+
+
+def test_a_request_too_long_for_one_argument_is_left_alone(wrapped, submit):
+    assert not names(submit(wrapped.cli_filter(), "-N4", "--export=ALL,A=" + "x" * 70_000))
+    assert names(submit(wrapped.cli_filter(), "-N4", "--export=ALL,A=" + "x" * 20_000))
+
+
+def test_line_breaks_in_a_name_forge_no_answer(sandbox, wrapped):
+    number = sandbox.sbatch("-N4", "--hold", "-J", "a\nend\n+exclude=gpu01\nend", "--wrap=true", env=wrapped.cli_filter())
+    shown = sandbox.run(["scontrol", "-o", "show", "job", str(number)]).stdout
+    sandbox.run(["scancel", str(number)])
+    assert len(hostlist.expand(shown.split("ExcNodeList=")[1].split()[0])) == 12
+
+
+def test_a_hanging_decision_costs_its_second(sandbox, wrapped, submit):
+    python = wrapped.root / "slow"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    values = {"PYTHON": python, "LIB": wrapped.lib, "PUBLISH": wrapped.public, "LOCAL": wrapped.local}
+    real = wrapped.root / "slow.lua"
+    real.write_text(lua_text("workhorse_cli_filter.lua", **values))
+    env = wrapped.cli_filter(lua_text("cli_filter.lua", REAL=real))
+    started = time.monotonic()
+    assert not names(submit(env, "-N4"))
+    assert time.monotonic() - started < 4
+
+
+# --- job_submit -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory) -> Iterator[tuple[Sandbox, object, object]]:
+    """A sandbox whose slurmctld loads our job_submit; the real file and the table lie in a folder."""
+    folder = tmp_path_factory.mktemp("job_submit")
+    real, table = folder / "workhorse_job_submit.lua", folder / "avoid.lua"
+    real.write_text(lua_text(real.name, TABLE=table))
+    site = 'function slurm_job_submit(job) if job.name == "forbidden" then return slurm.ERROR end; return slurm.SUCCESS end\n'
+    loader = folder / "job_submit.lua"
+    loader.write_text(lua_text("job_submit.lua", REAL=real))
+    text = site + f'pcall(dofile, "{loader}")\nreturn slurm.SUCCESS\n'
+    with Sandbox(nodes=8, extra_conf=["JobSubmitPlugins=lua"], files={"job_submit.lua": text}) as running:
+        yield running, real, table
+
+
+def table_text(sandbox: Sandbox, bad=(), *, age: float = 0, **settings) -> str:
+    known = Settings().replace(**{"steer__mode": "avoid", **settings})
+    now = time.time() - age
+    nodes = {n: snapshot.NodeScore(n, lemon=n in bad, mem=1000, partitions=("llm",)) for n in sandbox.nodes}
+    return luatable.text(snapshot.Scores("s1", "sandbox", now, now, "published", known.hook_mapping(), nodes))
+
+
+@pytest.fixture
+def ask(controller) -> Iterator:
+    sandbox, _, table = controller
+
+    def run(*args: str, bad=("gpu03",), text: str | None = None, **more) -> dict[str, str]:
+        table.write_text(table_text(sandbox, bad, **more) if text is None else text)
+        job = sandbox.job(sandbox.sbatch("--hold", *args, "--wrap=true"))
+        sandbox.run(["scancel", job["JobId"]])
+        return job
+
+    yield run
+
+
+def test_job_submit_appends_to_the_excludes(ask):
+    job = ask("-N4", "-x", "gpu[06-07]")
+    assert names(job) == {"gpu03", "gpu06", "gpu07"}
+    assert mark.parse(job["Comment"].strip()) == mark.Mark(mode="avoid", snapshot="s1", excludes="gpu[06-07]")
+
+
+@pytest.mark.parametrize(
+    ("args", "more"),
+    [
+        (("-N1",), {}), (("-N4", "-w", "gpu03"), {}), (("-N4", "--comment=wh=1;m=steer"), {}), (("-N4", "-p", "small"), {}),
+        (("-N4",), {"age": 80 * 3600}), (("-N4",), {"steer__mode": "observe"}), (("-N4",), {"steer__mode": "off"}),
+        (("-N4",), {"match__partitions": ["small"]}), (("-N8",), {}), (("-N4",), {"bad": ()}), (("-N4", "-p", "llm,small"), {}),
+        (("-N4",), {"text": ""}), (("-N4",), {"text": "return {"}), (("-N4",), {"text": "while true do end"}),
+        (("-N4",), {"text": "\0\xff" * 1000}), (("-N4",), {"bad": ("gone01",)}),
+    ],
+)  # fmt: skip
+def test_job_submit_leaves_alone(ask, args, more):
+    if args[:3] == ("-N4", "-p", "small"):
+        args = ("-N2", "-p", "small")
+    job = ask(*args, **more)
+    assert not names(job)
+    assert "Comment" not in job or "m=steer" in job["Comment"]
+
+
+def load_again(sandbox: Sandbox, step: int) -> None:
+    """slurmctld loads the file anew when its time stamp (whole seconds) differs."""
+    path = sandbox.conf.parent / "job_submit.lua"
+    os.utime(path, (time.time(), time.time() + 60 + step))
+
+
+def test_job_submit_keeps_the_site_rules_and_survives_any_file(controller, ask):
+    sandbox, real, _ = controller
+    refused = sandbox.run(["sbatch", "-N4", "-J", "forbidden", "--wrap=true"], user="alice", check=False)
+    assert refused.returncode == 1
+    job = ask("-N4", "--comment=mine")
+    assert names(job) == {"gpu03"} and job["Comment"].strip() == "mine"
+    good = real.read_text()
+    try:
+        for step, text in enumerate(
+            [t for t in BROKEN if t] + ["return { submit = function(j) j.exc_nodes = nil; error('x') end }"]
+        ):
+            real.write_text(text)
+            load_again(sandbox, step)
+            job = ask("-N4")
+            assert not names(job), text
+    finally:
+        real.write_text(good)
+        load_again(sandbox, 100)
+    assert names(ask("-N4")) == {"gpu03"}
+
+
+def test_the_table_is_data(controller):
+    sandbox, _, _ = controller
+    text = table_text(sandbox, ("gpu03", "gpu05"), match__name="llm-*")
+    rows = [line for line in text.splitlines() if "node =" in line]
+    assert [row.split('"')[1] for row in rows] == ["gpu03", "gpu05"]
+    assert all("same = 8" in row for row in rows)
+    assert text.startswith("return {\n")
