@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from slurm_hook.config import Settings
-from slurm_hook.errors import InputError, UsageError
+from slurm_hook.errors import UsageError
 
 from . import times
 from .attribution import Attribution, attribute
 from .backtest import Backtest, Value, backtest, read_truth
 from .cli import database_path
 from .columns import History
-from .explain import who_broke
+from .explain import Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
 from .lemons import Lemon, describe, suspects
@@ -95,20 +95,10 @@ def _lemon_text(lemon: Lemon) -> str:
     )
 
 
-@click.command()
-@_source
-@click.argument("job", type=int)
-@click.pass_context
-def explain(ctx: click.Context, job: int, as_json: bool, **source: Any) -> None:
-    """Tell who broke a job: a node, the job itself, or unknown; one sentence with probability and evidence.
-
-    Example: workhorse explain 4711
-    """
+def blame(ctx: click.Context, job: int, **source: Any) -> Verdict:
+    """Who broke a job, for `workhorse explain`. Raises StoreError, UsageError."""
     history, scored = _scored(ctx, source)
-    verdict = who_broke(history, scored, job)
-    click.echo(json.dumps(vars(verdict), indent=1) if as_json else verdict.sentence)
-    if verdict.cause == "none":
-        raise InputError(verdict.sentence)
+    return who_broke(history, scored, job)
 
 
 @click.command("backtest")

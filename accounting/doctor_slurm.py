@@ -156,7 +156,7 @@ def plugins(host: Host) -> Answer:
     used = [name for name, named in wanted.items() if named]
     if not used:
         return ok("slurm.conf names no Lua plugin (they are optional)")
-    notes = []
+    notes, lost = [], []
     for name in used:
         path = folder / name
         if name == "job_submit.lua" and not _controller_here(host):
@@ -169,7 +169,16 @@ def plugins(host: Host) -> Answer:
         if path.stat().st_mode & 0o444 != 0o444:
             return bad(f"{path} can't be read by everybody: their submissions fail", f"chmod 0644 {path}")
         notes.append(f"{name} {'loads ours' if 'workhorse' in text else 'is the site’s own, without ours'}")
+        lost += [ours for ours in _loaded_files(text) if not os.access(ours, os.R_OK)]
+    if lost:
+        return warn(f"{'; '.join(notes)}, but {', '.join(lost)} can't be read: jobs pass without us", "run install.sh again")
     return ok("; ".join(notes) or "job_submit.lua is looked at on the controller")
+
+
+def _loaded_files(text: str) -> list[str]:
+    """Our Lua files that a plugin names, comments left out."""
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    return re.findall(r"""["'](/[^"']*workhorse[^"']*\.lua)["']""", code)
 
 
 def _controller_here(host: Host) -> bool:

@@ -17,7 +17,7 @@ from .errors import ConfigError, WorkhorseError
 COMMANDS: dict[str, str] = {
     # name: module:attribute
     "backtest": "accounting.cli_lemons:run_backtest",
-    "explain": "accounting.cli_lemons:explain",
+    "explain": "slurm_hook.cli_explain:explain",
     "lemons": "accounting.cli_lemons:lemons",
     "collect": "accounting.cli:collect",
     "db": "accounting.cli_db:db",

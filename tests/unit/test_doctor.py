@@ -142,7 +142,9 @@ def test_durations(text, seconds):
 @pytest.mark.parametrize(
     ("file", "mode", "level", "words"),
     [(None, 0, CRITICAL, "missing"), ("x = 1", 0o600, CRITICAL, "everybody"), ("x = 1", 0o644, OK, "without ours"),
-     ("-- workhorse", 0o644, OK, "loads ours")],
+     ("-- workhorse", 0o644, OK, "loads ours"),
+     ('dofile("/nonexistent/workhorse_cli_filter.lua")', 0o644, WARNING, "pass without us"),
+     ('-- dofile("/nonexistent/workhorse_cli_filter.lua")', 0o644, OK, "loads ours")],
 )  # fmt: skip
 def test_a_lua_file_that_is_missing_or_unreadable_is_critical(tmp_path, file, mode, level, words):
     if file is not None:

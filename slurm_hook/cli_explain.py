@@ -1,0 +1,103 @@
+"""`workhorse explain`: why a job got its nodes, and who broke it. Runs on login nodes; the blame needs the history."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pwd
+
+import click
+
+from . import commands, mark
+from . import explain as explaining
+from .errors import InputError, SlurmError, SnapshotError
+from .installed import trusted_uids
+from .light import TYPE_CHECKING
+from .snapshot import read_scores, scores_from_json
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .config import Settings
+    from .explain import JobFacts
+    from .snapshot import Scores
+
+
+@click.command()
+@click.argument("job", type=int)
+@click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@click.option("-M", "--cluster", help="cluster; default: the only one of the history")
+@click.option("--as-of", help="blame as known at this moment, as in sacct: now-7days, 2026-01-31, …")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.pass_context
+def explain(ctx: click.Context, job: int, db: str | None, **options: Any) -> None:
+    """Tell why a job got its nodes and, where it failed, who broke it: a node, the job itself, or unknown.
+
+    Users are told about their own jobs; who broke it is told to who may read the history.
+
+    Example: workhorse explain 4711
+    """
+    settings: Settings = ctx.obj
+    facts = ask_slurm(job)
+    may_read = os.access(db or settings.history.path, os.R_OK)
+    if facts is None and not may_read:
+        raise InputError(f"job {job}: Slurm doesn't know it, or it is another user's; users are told about their own jobs")
+    if facts is not None and not may_read and facts.user != pwd.getpwuid(os.geteuid()).pw_name and os.geteuid() != 0:
+        raise InputError(f"job {job} is another user's; users are told about their own jobs")
+    lines = told(facts, settings) if facts is not None else []
+    verdict = None
+    if may_read and importlib.util.find_spec("numpy") is not None:
+        verdict = _blame(ctx, job, db, options)
+        if verdict.cause == "none" and facts is None:
+            raise InputError(verdict.sentence)
+        lines.append(verdict.sentence)
+    if options["as_json"]:
+        known = {} if facts is None else facts._asdict()
+        click.echo(json.dumps({"job": job, "words": lines, **known, "blame": vars(verdict) if verdict else None}, indent=1))
+        return
+    for line in lines:
+        click.echo("".join(ch if ch.isprintable() else "·" for ch in line))
+
+
+def ask_slurm(job: int) -> JobFacts | None:
+    """The job as slurmctld or else accounting knows it; None where neither does or answers."""
+    try:
+        code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", str(job), "-o", explaining.SQUEUE])
+        found = explaining.from_squeue(out) if code == 0 else None
+        if found is None:
+            argv = ["sacct", "-X", "-n", "-P", "-j", str(job), "-o", explaining.SACCT]
+            found = explaining.from_sacct(commands.run(argv))
+    except SlurmError:
+        return None
+    return found
+
+
+def told(facts: JobFacts, settings: Settings) -> list[str]:
+    """The decision by the snapshot that made it, the nodes by the scores of now."""
+    try:
+        now = read_scores(settings.publish.path, trusted_uids=trusted_uids())
+    except SnapshotError:
+        now = None
+    found = mark.parse(facts.comment)
+    then = archived(settings, found.snapshot) if found is not None and found.snapshot else None
+    return [*explaining.decision_words(facts, then or now), *explaining.nodes_words(facts, now)]
+
+
+def archived(settings: Settings, name: str) -> Scores | None:
+    """A kept snapshot by its id, None where it is gone. The name comes from a Comment: no path may be in it."""
+    if "/" in name or name.startswith("."):
+        return None
+    path = os.path.join(settings.publish.path, "snapshots", f"{name}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return scores_from_json(json.load(file), path)
+    except (OSError, ValueError, SnapshotError):
+        return None
+
+
+def _blame(ctx: click.Context, job: int, db: str | None, options: dict[str, Any]) -> Any:
+    # by name: this half must not depend on the other
+    lemons = importlib.import_module("accounting.cli_lemons")
+    return lemons.blame(ctx, job, db=db, cluster=options["cluster"], as_of=options["as_of"])

@@ -1,0 +1,95 @@
+"""Why a job got its nodes, and what is published of them: in sentences, from the job's mark and the snapshots. Pure."""
+
+from __future__ import annotations
+
+from . import hostlist, mark
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .snapshot import NodeScore, Scores
+
+SHOWN = 12
+# what users write stands last, so that nothing in it can pass for another field
+SQUEUE, SACCT = "%A|%u|%T|%N|%x|%k", "JobIDRaw,User,State,NodeList,Comment"
+MODES = {
+    "avoid": "the worst nodes of its partition were left out (mode avoid)",
+    "steer": "its nodes were drawn by probability (mode steer)",
+    "control": "it was left untouched on purpose, to compare others with ([steer] control_share)",
+    "": "it asked for a decision and none has been made yet",
+}
+
+
+class JobFacts(Record):
+    """What Slurm says of a job: node lists expanded; excludes: None where Slurm no longer tells them."""
+
+    job: int
+    user: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    comment: str = ""
+    excludes: tuple[str, ...] | None = None
+
+
+def from_squeue(text: str) -> JobFacts | None:
+    """The first row of `squeue -h -t all -j ID -o SQUEUE`; None where there is none."""
+    row = text.split("\n", 1)[0].split("|", 5)
+    if len(row) < 6 or not row[0].isdigit():
+        return None
+    return JobFacts(int(row[0]), row[1], row[2], _names(row[3]), row[5].removeprefix("(null)"), _names(row[4]))
+
+
+def from_sacct(text: str) -> JobFacts | None:
+    """The first row of `sacct -X -n -P -o SACCT`."""
+    row = text.split("\n", 1)[0].split("|", 4)
+    if len(row) < 5 or not row[0].isdigit():
+        return None
+    return JobFacts(int(row[0]), row[1], (row[2].split() or [""])[0], _names(row[3]), row[4])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    if text in ("", "(null)", "None assigned", "None"):
+        return ()
+    return tuple(hostlist.expand(text))
+
+
+def decision_words(job: JobFacts, scores: Scores | None) -> list[str]:
+    """What was decided and why. scores: the snapshot of the decision, None where it isn't kept any more."""
+    found = mark.parse(job.comment)
+    if found is None:
+        return [f"Job {job.job} was not touched: it doesn't match [match], or came while workhorse was off or only observing."]
+    when = f", by snapshot {found.snapshot}" if found.snapshot else ""
+    lines = [f"Job {job.job}: {MODES[found.mode]}{when}."]
+    own = set(hostlist.expand(found.excludes)) if found.excludes else set()
+    if job.excludes is not None and found.mode in ("avoid", "steer"):
+        lines += _excluded([name for name in job.excludes if name not in own], scores)
+    if own:
+        lines.append(f"Left out by its user: {hostlist.fold(sorted(own))}.")
+    return lines
+
+
+def _excluded(names: Sequence[str], scores: Scores | None) -> list[str]:
+    if not names:
+        return ["Nothing is left out for it now: dispatch has widened it, or it has started."]
+    lines = [f"Left out by us: {hostlist.fold(list(names))} ({len(names)} nodes)."]
+    known = [scores.nodes[name] for name in names if scores is not None and name in scores.nodes]
+    known.sort(key=lambda node: node.relative if node.relative is not None else 1e300)
+    return lines + [f"  {node_words(node)}" for node in known[:SHOWN]]
+
+
+def node_words(node: NodeScore) -> str:
+    """A published score in one line."""
+    text = "no capability of its own" if node.relative is None else f"{node.relative:.2g} times the median"
+    more = [word for word, holds in (("lemon", node.lemon), ("suspect", node.suspect_until > 0)) if holds]
+    return f"{node.name}: {', '.join([text, *more])}, {node.tasks} tasks"
+
+
+def nodes_words(job: JobFacts, scores: Scores | None) -> list[str]:
+    """Where it ran, and what is published of these nodes, worst first."""
+    if not job.nodes:
+        return [f"It is {job.state or 'unknown'} and has no nodes yet."]
+    lines = [f"It is {job.state} on {hostlist.fold(list(job.nodes))}."]
+    known = [scores.nodes[name] for name in job.nodes if scores is not None and name in scores.nodes]
+    known.sort(key=lambda node: node.relative if node.relative is not None else 1.0)
+    return lines + [f"  {node_words(node)}" for node in known[:SHOWN]]

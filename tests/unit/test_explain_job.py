@@ -1,0 +1,102 @@
+"""`workhorse explain`: the decision from the job's mark, the nodes from the snapshots, and nothing of other users' jobs."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_hook import explain
+from slurm_hook.cli import workhorse
+from slurm_hook.config import Settings
+from slurm_hook.mark import Mark, text
+from slurm_hook.snapshot import NodeScore, Scores, scores_to_json, write_json
+
+SCORES = Scores("snap1", "alpha", time.time(), time.time(), "attributed", Settings().hook_mapping(), {
+    "n1": NodeScore("n1", capability=1.0, relative=0.02, lemon=True, tasks=9),
+    "n2": NodeScore("n2", capability=5.0, relative=1.1, tasks=12),
+    "n3": NodeScore("n3"),
+})  # fmt: skip
+
+
+def job(**fields):
+    return explain.JobFacts(**{"job": 7, "user": "alice", "state": "RUNNING", "nodes": ("n2", "n3"), **fields})
+
+
+AVOID, STEER = text(Mark("avoid", "snap1", 3)), text(Mark("steer", "snap1", 3))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, ["was not touched"]),
+        ({"comment": "my own words"}, ["was not touched"]),
+        ({"comment": AVOID, "excludes": ("n1",)}, ["mode avoid", "snapshot snap1", "by us: n1 (1 nodes)"]),
+        ({"comment": AVOID, "excludes": ("n1",)}, ["n1: 0.02 times the median, lemon, 9 tasks"]),
+        ({"comment": text(Mark("avoid", "snap1", 3, "n3")), "excludes": ("n1", "n3")}, ["us: n1 (1 nodes)", "its user: n3"]),
+        ({"comment": STEER, "excludes": ()}, ["drawn by probability", "Nothing is left out for it now"]),
+        ({"comment": text(Mark("control", "snap1", 3)), "excludes": ()}, ["untouched on purpose"]),
+        ({"comment": AVOID, "excludes": None}, ["mode avoid"]),
+    ],
+)
+def test_decisions_in_words(facts, words):
+    said = "\n".join(explain.decision_words(job(**facts), SCORES))
+    assert all(word in said for word in words), said
+
+
+def test_nodes_in_words_worst_first():
+    assert explain.nodes_words(job(nodes=("n2", "n1", "n3")), SCORES) == [
+        "It is RUNNING on n[1-3].", "  n1: 0.02 times the median, lemon, 9 tasks", "  n3: no capability of its own, 0 tasks",
+        "  n2: 1.1 times the median, 12 tasks",
+    ]  # fmt: skip
+    assert explain.nodes_words(job(nodes=(), state="PENDING"), None) == ["It is PENDING and has no nodes yet."]
+
+
+def test_rows_are_read_with_hostile_comments():
+    found = explain.from_squeue("7|alice|RUNNING|n[2-3]|n1|wh=1;m=avoid|root|x\n8|bob|PENDING|||\n")
+    assert found == explain.JobFacts(7, "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",))
+    assert explain.from_squeue("7|alice|PENDING||(null)|(null)\n").excludes == ()
+    assert explain.from_squeue("slurm_load_jobs error: Invalid job id specified\n") is None
+    row = explain.from_sacct("7|alice|CANCELLED by 12|None assigned|a|b|c\n8|bob|X|n1|\n")
+    assert (row.user, row.state, row.nodes, row.comment) == ("alice", "CANCELLED", (), "a|b|c")
+    assert explain.from_sacct("") is None
+
+
+def slurm(folder, user):
+    """A squeue that knows job 7 of this user."""
+    path = folder / "squeue"
+    row = f"7|{user}|PENDING||n1|{text(Mark('avoid', 'snap1', 3))}"
+    path.write_text(f"#!/bin/sh\necho '{row}'\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    (tmp_path / "snapshots").mkdir()
+    write_json(str(tmp_path / "snapshots"), "snap1.json", scores_to_json(SCORES))
+    (tmp_path / "w.toml").write_text(f"[publish]\npath = '{tmp_path}'\n[history]\npath = '{tmp_path}/none.db'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    return tmp_path
+
+
+def test_replayed_from_the_kept_snapshot(site):
+    slurm(site, "root")
+    shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7"])
+    assert shown.exit_code == 0 and "n1: 0.02 times the median, lemon" in shown.output, shown.output
+    told = json.loads(CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7", "--json"]).output)
+    assert told["excludes"] == ["n1"] and told["blame"] is None and told["words"]
+
+
+def test_others_are_told_nothing(site, monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 65534)
+    slurm(site, "someone-else")
+    shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7"], standalone_mode=False)
+    assert "another user's" in str(shown.exception) and "lemon" not in shown.output
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", ".hidden", "gone"])
+def test_a_snapshot_name_is_no_path(site, name):
+    from slurm_hook.cli_explain import archived
+
+    assert archived(Settings({"publish.path": str(site)}), name) is None
+    assert archived(Settings({"publish.path": str(site)}), "snap1").id == "snap1"
