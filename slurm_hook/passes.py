@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, hostlist, jobs, log, requeue, snapshot, waiting
+from . import cluster, commands, dispatch, hostlist, jobs, log, reorder, requeue, snapshot, waiting
 from .errors import BusyError, SlurmError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
@@ -40,12 +40,14 @@ _GONE = ("no longer pending", "already completing or completed", "Invalid job id
 
 
 class Report(Record):
-    """What a pass did. rpcs: Slurm commands run; problems: sentences for the admin."""
+    """What a pass did. applied: jobs whose excludes changed; started: jobs that had begun before their update; left: updates
+    for the next pass; reordered: jobs whose nice changed; problems: sentences for the admin."""
 
     waiting: int = 0
     applied: int = 0
     started: int = 0
     left: int = 0
+    reordered: int = 0
     full: bool = False
     problems: tuple[str, ...] = ()
 
@@ -130,6 +132,7 @@ def _pass(settings: Settings, now: float) -> Report:
         return _switched_off(settings, state)._replace(full=True, problems=tuple(problems))
     plan = dispatch.plan(world, state.tracked)
     report = _carry_out(settings, plan, state)
+    report = report._replace(reordered=_reorder(world, report))
     return report._replace(waiting=_count(found), full=True, problems=(*problems, *report.problems))
 
 
@@ -271,6 +274,35 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
     return Report(applied=done_count, started=started, left=plan.left, problems=tuple(problems))
 
 
+def _reorder(world: dispatch.World, report: Report) -> int:
+    """Set nice by allocation priority, or back to 0 where reordering is off; within what the pass may still change."""
+    path = world.settings["dispatch.state"]
+    state = waiting.read_state(path)
+    wanted = world.settings["dispatch.reorder"]
+    if not wanted and not any(tracked.nice for tracked in state.tracked.values()):
+        return 0
+    # read again: a job that was held meanwhile must not be touched
+    details = {job.id: job.details for job in world.jobs}
+    found = [job._replace(details=details.get(job.id)) for job in jobs.load()]
+    ours = dispatch.in_order(world, [job for job in found if waiting.concerns(job)])
+    changes = reorder.resets(found, state.tracked)
+    if wanted:
+        changes = reorder.nices(reorder.candidates(ours, state.tracked), world.settings["dispatch.nice_range"])
+    tracked = dict(state.tracked)
+    for job, nice in changes[: max(0, world.settings["dispatch.max_updates"] - report.applied)]:
+        if set_nice(job, nice):
+            tracked[job.id] = tracked.get(job.id, waiting.Tracked())._replace(nice=nice)
+    if changes:
+        waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
+    return len(changes)
+
+
+def set_nice(job: Job, nice: int) -> bool:
+    """Set a waiting job's nice; False where it has started or gone."""
+    code, _, _ = commands.attempt(["scontrol", "update", f"JobId={job.id}", f"Nice={nice}"])
+    return code == 0
+
+
 def set_excludes(job: Job, excludes: str) -> tuple[bool, str]:
     """Set ExcNodeList, and nothing else. (True, "") done; (False, "") it has started or ended; else what Slurm said.
 
@@ -330,7 +362,7 @@ def _switched_off(settings: Settings, state: State) -> Report:
     keep = {job for job, t in state.tracked.items() if t.requeued} if settings["dispatch.requeue"] else set()
     if disabled(settings):
         keep = set()
-    if not any(t.ours and not (job in keep and t.ours == t.culprits) for job, t in state.tracked.items()):
+    if not any(t.nice or (t.ours and not (job in keep and t.ours == t.culprits)) for job, t in state.tracked.items()):
         return Report()
     return _release_all(settings, state, keep)
 
@@ -351,8 +383,10 @@ def release(settings: Settings) -> Report:
 
 def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> Report:
     """No limit on updates here: an admin who switches us off wants us gone."""
-    kept = set(keep)
-    updates = dispatch.releases(jobs.load(), state.tracked, kept)
+    kept, found = set(keep), jobs.load()
+    for job, nice in reorder.resets(found, state.tracked):
+        set_nice(job, nice)
+    updates = dispatch.releases(found, state.tracked, kept)
     outcome = [(update, set_excludes(update.job, update.excludes)) for update in updates]
     problems = tuple(f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said)
     if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):

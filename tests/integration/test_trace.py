@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import cluster, hostlist, jobs, passes
+from slurm_hook import cluster, hostlist, jobs, mark, passes, waiting
 from slurm_hook.config import Settings, load
+from slurm_hook.mark import Mark
+from tests.dispatched import Dispatched
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped
 
@@ -37,7 +39,7 @@ def slurm() -> Iterator[Sandbox]:
         lines = [
             f"AuthInfo=socket={root}/munge/socket,cred_expire=5", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
             "PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=5",
-            "SchedulerParameters=bf_interval=1,sched_interval=1",
+            "SchedulerParameters=bf_interval=1,sched_interval=1", "PriorityWeightPartition=1000",
         ]  # fmt: skip
         Path(folder).chmod(0o755)
         with Sandbox(dir=root, extra_conf=lines) as running:
@@ -183,6 +185,37 @@ def setting(slurm, tmp_path, monkeypatch):
     )
     yield slurm, wrapped, config, load(str(config))
     slurm.run(["scancel", "--user=alice,bob"], check=False)
+
+
+def test_reordering_by_nice_is_opt_in_within_its_range_and_taken_back(slurm, monkeypatch):
+    """The pipeline that has invested more goes first; a held job and one with a nice of its own are left alone."""
+    site = Dispatched(slurm, monkeypatch, dispatch__period=0.01)
+    site.fill()
+    young = site.sbatch("-N2", "--exclusive", comment=mark.text(Mark(mode="avoid", pipeline="young")))
+    own = site.sbatch("-N2", "--exclusive", "--nice=7")
+    held = site.sbatch("-N2", "--exclusive", "--hold")
+    old = site.sbatch("-N2", "--exclusive", comment=mark.text(Mark(mode="avoid", pipeline="old")))
+    path = site.settings["dispatch.state"]
+    invested = waiting.State(invested={"alice/old": {"1@1": 360000.0}}, seen={"alice/old": time.time()})
+    waiting.write_state(path, invested)
+    time.sleep(1.1)  # urgency is wait times completion
+
+    def nices() -> list[int]:
+        return [site.job(job).nice for job in (old, young, own, held)]
+
+    site.one_pass()
+    assert nices() == [0, 0, 7, 0], "only who asks for it"
+    site.one_pass(dispatch__reorder=True, dispatch__nice_range=50)
+    assert nices() == [0, 50, 7, 0]
+    assert site.job(old).priority > site.job(young).priority, "Slurm has them in this order now"
+    assert site.job(held).priority == 0, "held jobs stay held"
+    assert site.one_pass(dispatch__reorder=True, dispatch__nice_range=50).reordered == 0
+    site.one_pass(dispatch__reorder=False)
+    assert nices() == [0, 0, 7, 0]
+    site.one_pass(dispatch__reorder=True, dispatch__nice_range=50)
+    site.release()
+    assert nices() == [0, 0, 7, 0]
+    site.clean()
 
 
 def test_without_us(setting):
