@@ -148,10 +148,8 @@ def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any])
             text = dump.Dump(file, options["delimiter"], fields)
             header, rows = text.header, text.rows(rejects.append)
         counts = collecting.store_rows(stores, header, rows, source=path, times=zone)
-    counts += collecting.keep_rejects(stores[""], path, rejects)
+    counts += collecting.keep_rejects(stores, path, rejects)
     _add_files(settings, stores, options, zone)
-    if len(stores.all) > 1:
-        _drop_unused(stores)
     return counts
 
 
@@ -161,7 +159,7 @@ def _is_json(file: Any) -> bool:
 
 def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any], zone: convert.Times) -> None:
     """Inventory and events that came beside the dump; nodes without inventory get the size that their tasks show."""
-    named = [store for name, store in stores.all.items() if name != stores.default] or [stores[""]]
+    named = list(stores.all.values()) or [stores[""]]
     if (options["nodes_path"] or options["events_path"]) and len(named) > 1:
         raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
     if options["nodes_path"]:
@@ -175,11 +173,3 @@ def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any]
             raise InputError(f"{options['events_path']}: can't be read ({err.strerror})") from err
     for store in named:
         nodes.infer(store)
-
-
-def _drop_unused(stores: collecting.Stores) -> None:
-    """The name for rows without a cluster isn't needed where all have one."""
-    store = stores.all.get(stores.default)
-    if store and stores.default == "cluster" and store.is_empty():
-        store.drop()
-        del stores.all[stores.default]

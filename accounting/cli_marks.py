@@ -115,7 +115,8 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         store = only_cluster(database, path, cluster)
         classify = events.Reasons(ctx.obj["events.reasons"])
         count = events.save(store, events.parse_import(lines, classify, rejects.append))
-        rejected = collecting.keep_rejects(store, file, rejects).rejected
+        rejected = len(rejects)
+        store.add_rejects(file, rejects, int(time.time()))
     aside = f"; {rejected} lines set aside, see the table rejects" if rejected else ""
     click.echo(f"cluster {store.cluster}: {count} events read{aside}")
     if rejected:

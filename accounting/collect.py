@@ -58,6 +58,11 @@ class Stores:
             self.all[name] = Store(self._db, self._path, name)
         return self.all[name]
 
+    @property
+    def first(self) -> Store:
+        """The first cluster that had rows, or else the default: whose rejects are those of rows that name none."""
+        return next(iter(self.all.values()), None) or self[""]
+
     def finish(self) -> None:
         """Make the indices that the first large import does without."""
         with transaction(self._db.conn, self._path):
@@ -80,8 +85,8 @@ def store_rows(
         while chunk := list(islice(groups, CHUNK)):
             for cluster, mine in by_cluster(chunk).items():
                 total += stores[cluster].write(reader, mine, rejects.append)
-            total += keep_rejects(stores[""], source, rejects)
-    return total + keep_rejects(stores[""], source, rejects)
+            total += keep_rejects(stores, source, rejects)
+    return total + keep_rejects(stores, source, rejects)
 
 
 def by_cluster(groups: Sequence[records.Group]) -> dict[str, list[records.Group]]:
@@ -104,11 +109,11 @@ def no_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-def keep_rejects(store: Store, source: str, rejects: list[records.Reject]) -> Counts:
+def keep_rejects(stores: Stores, source: str, rejects: list[records.Reject]) -> Counts:
     """Write what was set aside and empty the list."""
     count = len(rejects)
     if count:
-        store.add_rejects(source, rejects, int(time.time()))
+        stores.first.add_rejects(source, rejects, int(time.time()))
         rejects.clear()
     return Counts(rejected=count)
 

@@ -22,6 +22,7 @@ from . import records, schema
 CHUNK = 4000
 _CACHE_SIZE = 50_000
 _BUSY_SECONDS = 30
+MAX_HOSTS = 65_536  # Slurm takes as many in one range and refuses more
 
 
 def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
@@ -130,9 +131,14 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     try:
-        if any(c.isspace() for c in text) or text.count("[") != text.count("]"):
-            raise ValueError("brackets don't match" if " " not in text else "blank inside")
-        return tuple(hostlist.expand_hostlist(text))
+        if any(c.isspace() for c in text):
+            raise ValueError("a blank inside")
+        if text.count("[") != text.count("]"):
+            raise ValueError("brackets don't match")
+        names = tuple(hostlist.expand_hostlist(text))
+        if len(names) > MAX_HOSTS:
+            raise ValueError(f"over {MAX_HOSTS} hosts")
+        return names
     except (hostlist.BadHostlist, ValueError) as err:
         raise ValueError(f"node list {text[:80]!r}: {err}") from None
 
@@ -345,15 +351,3 @@ class Store:
                 " ON CONFLICT (cluster_id, digest) DO UPDATE SET seen = excluded.seen",
                 rows,
             )
-
-    def is_empty(self) -> bool:
-        """True when nothing is known of this cluster."""
-        return not any(
-            self._one(f"SELECT 1 FROM {table} WHERE cluster_id = ? LIMIT 1", (self.cluster_id,))  # noqa: S608
-            for table in ("attempts", "nodes", "rejects")
-        )
-
-    def drop(self) -> None:
-        """Forget the name of an empty cluster."""
-        with transaction(self.conn, self.path):
-            self.conn.execute("DELETE FROM clusters WHERE id = ?", (self.cluster_id,))

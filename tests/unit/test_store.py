@@ -1,5 +1,6 @@
 """The database: what goes in comes out, once, whatever is broken meanwhile."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -418,3 +419,26 @@ def test_any_name_comes_back_as_it_was(tmp_path_factory, name, raw):
     ]
     assert found == [name, broken]
     assert store.loaded_text(all_of(made, "SELECT account FROM attempts WHERE job_id = 2")[0][0]) == broken
+
+
+def test_node_lists_are_what_scontrol_says():
+    """Against recorded `scontrol show hostnames`: the same names, or refused where Slurm refuses or guesses.
+
+    Text after a bracket is legal from 23.11 on; the recording is of 22.05, which refuses it.
+    """
+    seen = 0
+    for line in (ROOT / "tests/data/hostlist_vectors.jsonl").read_text().splitlines():
+        vector = json.loads(line)
+        if "..." in vector["names"]:
+            continue
+        try:
+            names = store.expand_nodes(vector["input"])
+        except ValueError as err:
+            assert str(err).startswith("node list")
+            odd = any(c.isspace() for c in vector["input"]) or vector["input"].count("[") != vector["input"].count("]")
+            assert not vector["names"] or odd or len(vector["names"]) > store.MAX_HOSTS or vector["n"] > store.MAX_HOSTS
+            continue
+        if vector["names"] or ("]-" not in vector["input"] and "]." not in vector["input"]):
+            assert names == tuple(dict.fromkeys(vector["names"])) or vector["input"].startswith("n[184467"), vector["input"]
+            seen += 1
+    assert seen > 40
