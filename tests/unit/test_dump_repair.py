@@ -205,12 +205,8 @@ def test_what_is_no_dump_is_refused(tmp_path, text, words):
 def test_rejects_belong_to_the_cluster_that_the_dump_names(tmp_path):
     """No second cluster is made for rows that don't tell theirs: score would have to ask which is meant."""
     path, db = tmp_path / "dump", str(tmp_path / "h.db")
-    lines = [
-        "JobID|Cluster|Submit|State|Start|End|NodeList",
-        "5.batch|big|1|COMPLETED|1|2|n1",
-        "1|big|900|FAILED|1000|2000|n1",
-        "2|cut",
-    ]
+    header = "JobID|Cluster|Submit|State|Start|End|NodeList"
+    lines = [header, "5.batch|big|1|COMPLETED|1|2|n1", "1|big|900|FAILED|1000|2000|n1", "2|cut"]
     path.write_text("\n".join(lines) + "\n")
     done = CliRunner().invoke(workhorse, ["collect", "--db", db, "--file", str(path)])
     assert done.exit_code == 3 and "cluster big: 1 attempts" in done.output and "2 rows set aside" in done.output
