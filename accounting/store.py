@@ -239,7 +239,8 @@ class Store:
                 tasks += its_tasks
                 steps += its_steps
             self._insert(attempts, tasks, steps, changed)
-            self._seen(next_id - len(attempts) + len(changed), changed)
+            if attempts:
+                self._seen(next_id - len(attempts) + len(changed), changed)
         return Counts(len(unique), len(attempts) - len(changed), len(changed), len(tasks))
 
     def _insert(self, attempts: list[Any], tasks: list[Any], steps: list[Any], changed: list[Any]) -> None:
@@ -255,9 +256,9 @@ class Store:
         update = (
             "UPDATE nodes SET first_seen = min(coalesce(first_seen, t.first), t.first),"
             " last_seen = max(coalesce(last_seen, t.last), t.last) FROM (SELECT node_id, min(start) AS first,"
-            " max(coalesce(end, start)) AS last FROM tasks WHERE {} GROUP BY node_id) t WHERE nodes.id = t.node_id"
+            " max(coalesce(end, start)) AS last FROM tasks WHERE {} GROUP BY +node_id) t WHERE nodes.id = t.node_id"
         )
-        self.conn.execute(update.format("attempt_id >= ?"), (first_new,))
+        self.conn.execute(update.format("attempt_id >= ?"), (first_new,))  # +: by key, not over the index of all nodes
         self.conn.executemany(update.format("attempt_id = ?"), changed)
 
     def _known(self, unique: dict[tuple[int, int], records.Group]) -> dict[tuple[int, int], tuple[int, bytes]]:
