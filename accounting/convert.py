@@ -18,7 +18,7 @@ _FACTOR = {"": 1 / 1048576, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1048576.0
 _MEMORY = re.compile(r"(-?\d{1,18}(?:\.\d+)?)([KMGTPE]?)(?:i?B)?([nc?]?)", re.IGNORECASE)
 _ELAPSED = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(\.\d+)?")
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?")
-_CACHE_SIZE = 50_000
+_CACHE_SIZE = 20_000
 MAX_DIGITS = 18
 
 

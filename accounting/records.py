@@ -323,7 +323,7 @@ def _getter(at: Mapping[str, int], names: Sequence[str]) -> Callable[[list[str]]
 class Memo(dict[str, Any]):
     """Text → converted value, each text converted once; a look-up costs what a dict's does. Forgets all when full."""
 
-    def __init__(self, converter: Callable[[str], Any], size: int = 50_000) -> None:
+    def __init__(self, converter: Callable[[str], Any], size: int = 20_000) -> None:
         super().__init__()
         self._converter, self._size = converter, size
 

@@ -19,8 +19,8 @@ from slurm_hook.errors import StoreError
 
 from . import records, schema
 
-CHUNK = 4000
-_CACHE_SIZE = 50_000
+CHUNK = 2000
+_CACHE_SIZE = 20_000
 _BUSY_SECONDS = 30
 MAX_HOSTS = 65_536  # Slurm takes as many in one range and refuses more
 
