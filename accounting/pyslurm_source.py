@@ -20,6 +20,7 @@ class UnfitError(Exception):
 def fitting(timeout: float) -> Any:
     """The pyslurm module, if it is installed, made for the Slurm that runs here, and can tell requeues. Raises UnfitError."""
     try:
+        # without a Slurm configuration its import ends the process: callers have talked to Slurm before
         import pyslurm  # noqa: PLC0415
     except (ImportError, RuntimeError, OSError) as err:
         raise UnfitError(f"pyslurm can't be loaded ({str(err).splitlines()[0][:200] if str(err) else err!r})") from None
@@ -91,8 +92,7 @@ def job_fields(job: Any, names: Mapping[str, str]) -> dict[str, str]:
     allocated = getattr(job, "allocated_tres", None) or getattr(job, "tres_allocated", None)
     nodes = job.nodelist or ""
     return {
-        "JobIDRaw": str(job.id), "JobID": f"{job.array_id}_{job.array_task_id}" if _known(job.array_id, job.array_task_id) else
-        str(job.id), "Cluster": job.cluster or "", "Submit": _text(job.submit_time), "Eligible": _text(job.eligible_time),
+        "JobIDRaw": str(job.id), "JobID": _label(job), "Cluster": job.cluster or "", "Submit": _text(job.submit_time), "Eligible": _text(job.eligible_time),
         "Start": _text(job.start_time), "End": _text(job.end_time), "ElapsedRaw": _text(job.elapsed_time),
         "State": _state(job.state), "ExitCode": _exit(job.exit_code, job.exit_code_signal),
         "DerivedExitCode": _exit(job.derived_exit_code, job.derived_exit_code_signal),
@@ -122,6 +122,14 @@ def step_fields(step: Any, job: Mapping[str, str]) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
+
+
+def _label(job: Any) -> str:
+    """JobID as sacct shows it."""
+    if _known(job.array_id, job.array_task_id):
+        return f"{job.array_id}_{job.array_task_id}"
+    het = getattr(job, "heterogeneous_id", None)
+    return f"{het}+{getattr(job, 'heterogeneous_offset', None) or 0}" if het else str(job.id)
 
 
 def _known(*values: Any) -> bool:

@@ -19,7 +19,7 @@ def choose(settings: Any, stores: collect.Stores, cluster: str = "") -> collect.
         return cli
     try:
         module = pyslurm_source.fitting(timeout)
-        if backend == "auto" and not pyslurm_source.tells_requeues(module):
+        if not pyslurm_source.tells_requeues(module):
             raise UnfitError("this pyslurm can't tell requeued jobs, of which it shows only the last attempt")
     except UnfitError as err:
         if backend == "pyslurm":

@@ -78,6 +78,7 @@ def test_same_record_as_from_sacct(tmp_path):
         ({"time_limit": None}, "TimelimitRaw", ""),
         ({"allocated_tres": SimpleNamespace(raw_str="1=8,2=8000,1001=4")}, "AllocTRES", "cpu=8,mem=8000M,gres/gpu=4"),
         ({"failed_node": "n7"}, "FailedNode", "n7"),
+        ({"heterogeneous_id": 5, "heterogeneous_offset": 1}, "JobID", "5+1"),
     ],
 )
 def test_fields(more, field, text):
@@ -136,6 +137,6 @@ def test_choice(tmp_path, monkeypatch, fake, words):
     assert (words in found) if words else found is None
     assert (source.choose(Settings(), made) is cli) == bool(words)
     assert source.choose(Settings({"slurm.backend": "cli"}), made) is cli
-    if words and "requeued" not in words:
+    if words:
         with pytest.raises(SlurmError, match='set it to "auto"'):
             source.choose(Settings({"slurm.backend": "pyslurm"}), made)
