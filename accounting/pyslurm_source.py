@@ -92,7 +92,8 @@ def job_fields(job: Any, names: Mapping[str, str]) -> dict[str, str]:
     allocated = getattr(job, "allocated_tres", None) or getattr(job, "tres_allocated", None)
     nodes = job.nodelist or ""
     return {
-        "JobIDRaw": str(job.id), "JobID": _label(job), "Cluster": job.cluster or "", "Submit": _text(job.submit_time), "Eligible": _text(job.eligible_time),
+        "JobIDRaw": str(job.id), "JobID": _label(job),
+        "Cluster": job.cluster or "", "Submit": _text(job.submit_time), "Eligible": _text(job.eligible_time),
         "Start": _text(job.start_time), "End": _text(job.end_time), "ElapsedRaw": _text(job.elapsed_time),
         "State": _state(job.state), "ExitCode": _exit(job.exit_code, job.exit_code_signal),
         "DerivedExitCode": _exit(job.derived_exit_code, job.derived_exit_code_signal),
