@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "mark": "accounting.cli_marks:mark",
     "hints": "slurm_hook.cli_hints:hints",
     "metrics": "accounting.cli_metrics:metrics",
+    "effect": "accounting.cli_effect:effect",
     "enable": "slurm_hook.cli_dispatch:enable",
     "nodes": "slurm_hook.cli_nodes:nodes",
     "queue": "slurm_hook.cli_queue:show",

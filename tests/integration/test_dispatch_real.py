@@ -1,5 +1,6 @@
 """Dispatch against a running Slurm: what it changes, what it never changes, and what it costs."""
 
+import json
 import re
 import subprocess
 import sys
@@ -346,3 +347,30 @@ def test_a_pipeline_from_its_manifest(site, sandbox):
         pipeline.submit(pipeline.read(str(path)), lambda *_: None)
     new = [job for job in jobs.load() if job.id not in before]
     assert len(new) == 1 and new[0].state in ("CANCELLED", "COMPLETING")
+
+
+def test_effect_tells_the_control_group_from_the_steered(site, sandbox):
+    """Marks come from Slurm's accounting, failures and waits from the history; too few jobs are told, not guessed from."""
+    done = [site.sbatch("-N2", script="#!/bin/sh\ntrue\n", mode=mode) for mode in ("steer", "control") * 10]
+    done.append(site.sbatch("-N2", script="#!/bin/sh\ntrue\n", comment="wh=1;m=steer;x=$(id)"))
+    sandbox.wait(done, timeout=60)
+    argv = [sys.executable, "-c", CODE, str(Path(__file__).resolve().parents[2])]
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*argv, *words, "--db", str(site.root / "h.db")], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    since = ("-S", "now-1hours")
+
+    def compared() -> dict | None:
+        """Slurm's accounting tells comments a moment after the end of a job."""
+        assert call("collect", *since).returncode == 0
+        told = json.loads(call("effect", *since, "--json").stdout)
+        return told if told["steered"] >= 10 and told["control"] >= 10 else None
+
+    found = sandbox.poll(compared, 40, "both groups")
+    assert {row["measure"] for row in found["differences"]} == {"failed", "lost", "waited"}
+    assert "control group" in call("effect", *since).stdout
+    few = call("effect", "-S", "now-0hours")
+    assert few.returncode == 1 and "control_share" in few.stderr

@@ -1,0 +1,68 @@
+"""Which jobs of the history were steered and which were left untouched: the marks in Slurm's accounting, joined.
+
+Comments are users' text and aren't kept in the history; they are asked of slurmdbd when `workhorse effect` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slurm_hook import mark
+from slurm_hook.config import Settings
+
+from . import attribution, sacct, scoring
+from .effect import Group
+from .history import load_history
+
+FIELDS = ("JobIDRaw", "Submit", "Comment")
+
+
+def marks(start: int, end: int, cluster: str, settings: Settings) -> dict[int, str]:
+    """Mode of each marked job (avoid, steer, control) that ran in the window, by raw id. Raises SlurmError."""
+    found: dict[int, str] = {}
+    step = int(settings["history.window_hours"]) * 3600
+    for begin in range(start, end, step):
+        query = sacct.Query(begin, min(begin + step, end), cluster=cluster, timeout=settings["slurm.timeout"], fields=FIELDS)
+        for number, _, comment in query.rows():
+            told = mark.parse(comment)
+            if told is not None and told.decided and number.isdigit():
+                found[int(number)] = told.mode
+    return found
+
+
+def groups(
+    db: Any, cluster: str, modes: Mapping[int, str], window: tuple[float, float], settings: Settings
+) -> tuple[Group, Group]:
+    """The steered jobs and the control group of a window (epoch seconds) as `effect` compares them."""
+    start, as_of = window
+    history = load_history(db, cluster, as_of, (as_of - start) / 86400.0, settings)
+    found = attribution.attribute(history, scoring.options(settings), scoring.model(settings))
+    of_attempt = found.failures.of_attempt
+    failed = np.where(of_attempt >= 0, 1.0 - found.own[np.maximum(of_attempt, 0)] if len(found.own) else 0.0, 0.0)
+    width = np.bincount(history.tasks.attempt, minlength=len(history.attempts))
+    lost = failed * width * np.nan_to_num(found.ran.hours)
+    waited = _waits(db, cluster, window)
+    rows: dict[str, dict[int, list[float]]] = {"steered": {}, "control": {}}
+    for job, p, hours in zip(history.attempts.job.tolist(), failed.tolist(), lost.tolist(), strict=True):
+        if job in modes:
+            row = rows["control" if modes[job] == "control" else "steered"].setdefault(job, [0.0, 0.0, waited.get(job, np.nan)])
+            row[0], row[1] = min(1.0, row[0] + p), row[1] + hours
+    return _group(rows["steered"]), _group(rows["control"])
+
+
+def _waits(db: Any, cluster: str, window: tuple[float, float]) -> dict[int, float]:
+    """Hours from eligible to the first start, by job."""
+    sql = (
+        "SELECT job_id, MIN(start - eligible) FROM attempts JOIN clusters ON clusters.id = cluster_id"
+        " WHERE clusters.name = ? AND start >= ? AND start <= ? AND eligible IS NOT NULL"
+        " GROUP BY job_id, submit ORDER BY submit DESC"
+    )
+    return {int(job): max(0.0, wait) / 3600.0 for job, wait in db.execute(sql, (cluster, *window))}
+
+
+def _group(rows: Mapping[int, list[float]]) -> Group:
+    table = np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), 3)
+    return Group(table[:, 0], table[:, 1], table[:, 2])
