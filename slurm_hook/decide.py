@@ -214,7 +214,7 @@ def _field(case: Case, request: Request) -> _Field:
     usable = {name: case.nodes[name] for name in _others(case, request) if case.nodes[name].usable and name not in excluded}
     usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
     demand = total_demand(case, request)
-    count = 0
+    count = request.nodes_min
     need = feasible.Need()
     if usable:
         largest = max(node.cpus for node in usable.values()), max(node.gpus for node in usable.values())
