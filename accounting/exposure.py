@@ -6,7 +6,7 @@ Utilization is the node's: the summed demand over capacity of all tasks that run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Exposure:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """All starts and ends sorted by node and time. `used` and `counting` hold from each row to the next (`hours` long)."""
+    """All starts and ends sorted by node and time. `used` and `counting` (bool) hold from each row to the next (`hours` long)."""
 
     node: Any
     time: FloatArray
@@ -68,19 +68,27 @@ def measure(history: History, options: Options, half_life_days: float, trust: Tr
     threshold = options.heavy_threshold
     if threshold is None:
         threshold = otsu(utilization, options.clamp, options.bins)
-    counted = np.where(sweep.counting > 0, sweep.hours, 0.0)
-    is_heavy = sweep.used > threshold
-    half_life = half_life_days * 24 * HOUR
-    faded, twice = (_faded_hours(sweep, history.as_of, h) for h in (half_life, half_life / 2))
-    gain = float(np.clip(faded.sum() / twice.sum(), 1.0, 2.0)) if faded.any() else 1.0
-    faded *= trust.factor(sweep.node, sweep.time)
-    n = len(history.nodes)
-    weighted = sum_by(sweep.node, faded * np.where(is_heavy, 1.0, LIGHT_WEIGHT), n)
-    heavy = sum_by(sweep.node, np.where(is_heavy, counted, 0.0), n)
-    busy = sum_by(sweep.node, counted, n)
+    weighted, heavy, busy, gain = _node_hours(sweep, threshold, history.as_of, half_life_days * 24 * HOUR, trust)
     weight = np.where(_before_end(sweep, own) > threshold, 1.0, LIGHT_WEIGHT)
+    sweep = replace(sweep, time=sweep.time[:0])  # 16 bytes a task less from here on
     breakdown, notes = _breakdown(history, sweep, utilization, threshold, options)
     return Exposure(weighted, heavy, busy, breakdown, utilization, weight, threshold, gain, notes)
+
+
+def _node_hours(
+    sweep: _Sweep, threshold: float, as_of: float, half_life: float, trust: Trust
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Hours per node: weighted, heavy, busy; and the gain."""
+    n, is_heavy = trust.n_nodes, sweep.used > threshold
+    counted = np.where(sweep.counting, sweep.hours, 0.0)
+    busy = sum_by(sweep.node, counted, n)
+    counted *= is_heavy
+    heavy = sum_by(sweep.node, counted, n)
+    del counted
+    faded, gain = _faded_hours(sweep, as_of, half_life)
+    faded *= trust.factor(sweep.node, sweep.time)
+    faded[~is_heavy] *= LIGHT_WEIGHT
+    return sum_by(sweep.node, faded, n), heavy, busy, gain
 
 
 def _own_utilization(demand: FloatArray, capacity: FloatArray) -> FloatArray:
@@ -92,7 +100,7 @@ def _sweep(node: Any, start: FloatArray, end: FloatArray, own: FloatArray, count
     n = len(node)
     if n == 0:
         none = np.zeros(0)
-        return _Sweep(none.astype(np.int64), none, none, none, none.astype(np.int64), *[none.astype(np.int64)] * 2)
+        return _Sweep(none.astype(np.int64), none, none, none, none.astype(bool), *[none.astype(np.int64)] * 2)
     base = float(start.min())
     span = int((end.max() - base) * _GRID) + 1
     width = max(1, span.bit_length()) + 1  # the lowest bit sorts ends before starts of the same moment
@@ -100,18 +108,23 @@ def _sweep(node: Any, start: FloatArray, end: FloatArray, own: FloatArray, count
     key[:n] = ((start - base) * _GRID).astype(np.int64) * 2 + 1
     key[n:] = ((end - base) * _GRID).astype(np.int64) * 2
     key[n:] += 2 * (end <= start)  # a task of no length must not end before it starts
-    key += np.concatenate([node, node]).astype(np.int64) << width
+    key[:n] += node.astype(np.int64) << width
+    key[n:] += node.astype(np.int64) << width
     order = np.argsort(key)
-    position = np.empty(2 * n, np.int64)
-    position[order] = np.arange(2 * n)
+    where = (key[order] >> width).astype(np.int32)
+    del key
+    position = np.empty(2 * n, np.int32)
+    position[order] = np.arange(2 * n, dtype=np.int32)
     quanta = (own * _QUANTUM).astype(np.int64)
-    used = np.cumsum(np.concatenate([quanta, -quanta])[order]) / _QUANTUM
-    counting = np.cumsum(np.concatenate([counts, -counts.astype(np.int8)]).astype(np.int32)[order])
+    quanta = np.concatenate([quanta, -quanta])[order]
+    used = np.minimum(np.cumsum(quanta, out=quanta) / _QUANTUM, 1.0)
+    del quanta
+    counting = np.cumsum(np.concatenate([counts, -counts.astype(np.int8)]).astype(np.int8)[order], dtype=np.int32) > 0
     time = np.concatenate([start, end])[order]
-    hours = np.append(np.diff(time), 0.0) / HOUR
-    where = (key[order] >> width).astype(np.int64)
-    hours[np.append(np.diff(where) != 0, True)] = 0.0
-    return _Sweep(where, time, np.maximum(hours, 0.0), np.minimum(used, 1.0), counting, position[:n], position[n:])
+    hours = np.zeros(2 * n)
+    np.subtract(time[1:], time[:-1], out=hours[:-1])
+    hours[:-1][where[1:] != where[:-1]] = 0.0
+    return _Sweep(where, time, np.maximum(hours, 0.0, out=hours) / HOUR, used, counting, position[:n], position[n:])
 
 
 def _mean_utilization(sweep: _Sweep, start: FloatArray, end: FloatArray, own: FloatArray) -> FloatArray:
@@ -133,12 +146,30 @@ def _before_end(sweep: _Sweep, own: FloatArray) -> FloatArray:
     return np.maximum(np.where(before >= 0, sweep.used[before], 0.0), own)
 
 
-def _faded_hours(sweep: _Sweep, as_of: float, half_life: float) -> FloatArray:
-    """Counted hours of each row, integrated over a fading of half in each half-life (s)."""
-    scale = half_life / np.log(2.0)
-    reached = scale * np.exp2((sweep.time - as_of) / half_life)
-    until = scale * np.exp2((sweep.time + sweep.hours * HOUR - as_of) / half_life)
-    return np.where(sweep.counting > 0, until - reached, 0.0) / HOUR
+def _faded_hours(sweep: _Sweep, as_of: float, half_life: float) -> tuple[FloatArray, float]:
+    """Counted hours of each row, integrated over a fading of half in each half-life (s); and the gain of `measure`."""
+    scale = half_life / np.log(2.0) / HOUR
+    faded, first = np.exp2((sweep.time + sweep.hours * HOUR - as_of) / half_life), np.exp2((sweep.time - as_of) / half_life)
+    faded[~sweep.counting] = 0.0
+    first[~sweep.counting] = 0.0
+    squares = scale / 2 * (float(np.dot(faded, faded)) - float(np.dot(first, first)))  # the same at half the half-life
+    faded -= first
+    faded *= scale
+    return faded, float(np.clip(faded.sum() / squares, 1.0, 2.0)) if squares > 0 else 1.0
+
+
+def _by_start(history: History, sweep: _Sweep) -> Any:
+    """Tasks by node, start, end, job id: the sweep's order, mended where starts are equal."""
+    tasks = history.tasks
+    order = np.argsort(sweep.at_start)
+    node, start = tasks.node[order], tasks.start[order]
+    same = np.zeros(len(order) + 1, bool)
+    same[1:-1] = (node[1:] == node[:-1]) & (np.diff(start) < 1.0 / _GRID)
+    rows = np.flatnonzero(same[1:] | same[:-1])
+    tied = order[rows]
+    keys = (history.attempts.job[tasks.attempt[tied]], tasks.end[tied], tasks.start[tied], tasks.node[tied])
+    order[rows] = tied[np.lexsort(keys)]
+    return order
 
 
 def _breakdown(
@@ -150,7 +181,7 @@ def _breakdown(
     last; outside any group their loss is 1.
     """
     tasks, n = history.tasks, len(history.nodes)
-    order = np.lexsort((history.attempts.job[tasks.attempt], tasks.end, tasks.start, tasks.node))
+    order = _by_start(history, sweep)
     node, start, end = tasks.node[order], tasks.start[order], tasks.end[order]
     demand = np.where(np.isfinite(tasks.demand), tasks.demand, 0.0)[order]
     total = sum_by(node, demand, n)
@@ -162,9 +193,11 @@ def _breakdown(
     group = np.repeat(np.arange(len(first)), size)
     mean = sum_by(group, efficiency[heavy], len(first)) / np.maximum(size, 1)
     loss = np.append(np.exp(-np.divide(slope, mean, out=np.zeros(len(first)), where=mean > 0)), 1.0)
-    of_task = np.full(len(order), -1)
+    of_task = np.full(len(order), -1, np.int32)
     of_task[heavy] = group
-    last_start = np.cumsum(np.isin(np.arange(len(sweep.node)), sweep.at_start)) - 1
+    is_start = np.zeros(len(sweep.node), bool)
+    is_start[sweep.at_start] = True
+    last_start = np.cumsum(is_start, dtype=np.int32) - 1
     weighted = np.where(sweep.used > options.overload_threshold, sweep.hours, 0.0) * loss[of_task[last_start]]
     there = _hours_there(history)
     notes = (f"{int((size > bound).sum())} groups of over {bound} tasks: slope from {bound} evenly spaced ones",) if bound else ()

@@ -27,9 +27,11 @@ class Trust:
     def factor(self, node: Any, time: FloatArray) -> FloatArray:
         """What evidence on `node` at `time` counts, 0 to 1. Arrays of equal length."""
         factor = np.ones(len(node))
+        if not self.repairs and not self.ignored:
+            return factor
         marked = np.zeros(self.n_nodes, bool)
         marked[[*self.repairs, *self.ignored]] = True
-        rows = np.flatnonzero(marked[node]) if marked.any() else np.zeros(0, np.int64)
+        rows = np.flatnonzero(marked[node])
         for i in np.unique(node[rows]):
             mine = rows[node[rows] == i]
             for repaired in self.repairs.get(int(i), ()):
