@@ -11,7 +11,7 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import StoreError
 from slurm_hook.snapshot import Scores
 
-from . import publish
+from . import carried, publish
 from .history import load_history
 from .nodes import present
 from .scoring import score_history
@@ -62,7 +62,11 @@ def run(db: Any, cluster: str, settings: Settings, *, as_of: float | None = None
     now = time.time()
     moment = now if as_of is None else as_of
     history = load_history(db, cluster, moment, settings.scoring.window_days, settings)
-    table = score_history(history, settings)
+    method = settings.scoring.method
+    threshold = carried.threshold(db, cluster, method, moment)
+    table = score_history(history, settings, threshold=threshold)
+    if write and threshold is None and not settings.scoring.heavy_threshold and len(history.tasks):
+        carried.keep_threshold(db, cluster, method, moment, table.heavy_threshold)
     scores = publish.build(
         table, present(db, cluster), settings, cluster=cluster, created=now, cost_quantiles=cost_quantiles(db, cluster, moment)
     )

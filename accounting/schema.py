@@ -207,7 +207,15 @@ def m002_views(db: Any) -> None:
     _script(db, _VIEWS)
 
 
-MIGRATIONS = (m001_tables, m002_views)
+def m003_carried(db: Any) -> None:
+    """What one nightly run leaves to the next because it changes slowly."""
+    db.execute(
+        "CREATE TABLE carried (cluster_id INTEGER NOT NULL REFERENCES clusters(id), name TEXT NOT NULL, value REAL NOT NULL,"
+        " made INTEGER NOT NULL, PRIMARY KEY (cluster_id, name)) WITHOUT ROWID"
+    )
+
+
+MIGRATIONS = (m001_tables, m002_views, m003_carried)
 
 
 def migrate(db: Any) -> list[str]:

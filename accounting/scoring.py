@@ -51,11 +51,12 @@ class ScoreTable:
     notes: tuple[str, ...] = ()
 
 
-def options(settings: Settings) -> capability.Options:
-    """The scoring settings as the published method takes them; a heavy_threshold of 0 stands for Otsu's."""
+def options(settings: Settings, carried: float | None = None) -> capability.Options:
+    """The scoring settings as the published method takes them; a heavy_threshold of 0 stands for Otsu's, `carried` for the
+    one that an earlier run found."""
     scoring = settings.scoring
     return capability.Options(
-        heavy_threshold=scoring.heavy_threshold or None,
+        heavy_threshold=scoring.heavy_threshold or carried,
         overload_threshold=scoring.overload_threshold,
         max_gap_hours=scoring.max_gap_hours,
     )
@@ -66,13 +67,20 @@ def model(settings: Settings) -> Model:
     return Model(half_life_days=settings.scoring.half_life_days)
 
 
-def score_history(history: History, settings: Settings) -> ScoreTable:
-    """Score every node of the history by the method that the settings name. Same history, same table."""
-    return _published(history, settings) if settings.scoring.method == "published" else _attributed(history, settings)
+def score_history(history: History, settings: Settings, *, threshold: float | None = None) -> ScoreTable:
+    """Score every node of the history by the method that the settings name. Same history, same table.
+
+    threshold: the heavy threshold of an earlier run, which is kept for a while so that a node's groups don't change
+    because of other nodes' tasks; a fixed one in the settings comes first.
+    """
+    chosen = options(settings, threshold)
+    if settings.scoring.method == "published":
+        return _published(history, chosen)
+    return _attributed(history, chosen, model(settings))
 
 
-def _attributed(history: History, settings: Settings) -> ScoreTable:
-    scored = attribute(history, options(settings), model(settings))
+def _attributed(history: History, chosen: capability.Options, constants: Model) -> ScoreTable:
+    scored = attribute(history, chosen, constants)
     lemon, until = find_lemons(history, scored), suspects(history, scored)
     ignored = marked_now(history.events, MARKED_IGNORE, len(history.nodes), history.as_of)
     own = (scored.exposure.weighted > 0) & ~ignored
@@ -100,8 +108,8 @@ def _attributed(history: History, settings: Settings) -> ScoreTable:
     return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes)
 
 
-def _published(history: History, settings: Settings) -> ScoreTable:
-    table = capability.score_history(history, options(settings))
+def _published(history: History, chosen: capability.Options) -> ScoreTable:
+    table = capability.score_history(history, chosen)
     middle = float(np.median(table.capability[np.isfinite(table.capability)])) if _any(table.capability) else 0.0
     rows = tuple(
         NodeRow(

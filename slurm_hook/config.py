@@ -83,6 +83,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("steer", "max_excluded", float, 0.02, "share of a partition that mode avoid may exclude (at least one node)",
             hook=True, low=0, high=0.5),
     Setting("steer", "gamma", float, 0.1, "softening of the fit of part A", hook=True, low=0.0001),
+    Setting("steer", "sacrifice", bool, False, "may cheap jobs be steered to worse nodes, so that good ones stay free?",
+            hook=True),
     Setting("steer", "control_share", float, 0.0, "share of our jobs left untouched, to be compared with", hook=True,
             low=0, high=0.9),
     Setting("steer", "max_age_hours", float, 72.0, "scores older than this are not used", hook=True, low=0),

@@ -285,8 +285,19 @@ def _probabilities(case: Case, field: _Field, demand: float, total: float) -> tu
         return placement.probabilities_published(total or demand, field.capacity, field.capability, gamma), 1.0
     request = case.requests[0]
     minutes = request.minutes if request.minutes is not None else 24 * 60.0
-    rank = placement.cost_rank(case.scores.cost_quantiles, max(1, field.least) * minutes / 60.0)
+    node_hours = max(1, field.least) * minutes / 60.0
+    rank = placement.cost_rank(case.scores.cost_quantiles, node_hours, sacrifice=case.settings["steer.sacrifice"])
     return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
+
+
+def _pull(
+    case: Case, field: _Field, demand: float, chances: Sequence[float], rank: float
+) -> tuple[Sequence[float], float | None]:
+    """What the draw goes by, and its cap: the attributed method caps afresh at each draw (see `placement.draw`)."""
+    if case.scores.method == "published":
+        return chances, None
+    weights = placement.weights_attributed(demand, field.capacity, field.capability, rank, gamma=case.settings["steer.gamma"])
+    return weights, placement.RATIO_CAP
 
 
 def _steer(case: Case, field: _Field, base: Decision) -> Decision:
@@ -321,9 +332,10 @@ def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple
     if not enough(math.fsum(weights)):
         return "not enough nodes can start it now"
     inside = topology.choose_leaves(sub.leaves, weights, chances, enough, _picker(case.seed))
+    pull, cap = _pull(case, sub, demand, chances, rank)
     drawn = placement.draw(
-        [chances[i] for i in inside], [sub.capacity[i] for i in inside],
-        count=None if total else wanted, demand=total or None, seed=case.seed,
+        [pull[i] for i in inside], [sub.capacity[i] for i in inside],
+        count=None if total else wanted, demand=total or None, seed=case.seed, ratio_cap=cap,
     )  # fmt: skip
     return [kept[inside[i]] for i in drawn], dict(zip(kept, chances)), demand, rank
 

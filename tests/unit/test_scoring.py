@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from accounting.capability import Options
 from accounting.columns import Attempts, History, Nodes, Tasks, empty_events
 from accounting.scoring import score_history
 from slurm_hook.config import Settings
@@ -52,3 +53,45 @@ def test_empty_history():
         table = score_history(_history([]), Settings({"scoring.method": method}))
         assert [r.tasks for r in table.rows] == [0, 0, 0]
         assert not any(r.lemon for r in table.rows)
+
+
+def test_attributed_rows_agree_with_the_attribution():
+    from accounting.attribution import attribute
+    from tests.unit.histories import history, random_rows
+
+    h = history(random_rows(7, n_jobs=120), n_nodes=7)
+    table, scored = score_history(h, Settings({"scoring.heavy_threshold": 0.5})), attribute(h, Options(0.5))
+    assert table.method == "attributed"
+    assert [r.hazard for r in table.rows[:6]] == pytest.approx(scored.hazard[:6].tolist())
+    assert table.rows[6].capability is None  # no work there
+    middle = np.median(scored.capability[:6])
+    for i, row in enumerate(table.rows[:6]):
+        assert row.relative == pytest.approx(scored.capability[i] / middle)
+        assert row.low < row.relative < row.high
+        assert row.low == pytest.approx(1 / scored.hazard_quantile(0.95)[i] / (1 + scored.breakdown[i]) / middle)
+
+
+def test_interval_narrows_with_evidence():
+    few = score_history(_history([(0, 0, 1, 80, 1)]), Settings())
+    many = score_history(_history([(0, k, k + 1, 80, 1 if k % 9 else -1) for k in range(90)]), Settings())
+    assert many.rows[0].high / many.rows[0].low < few.rows[0].high / few.rows[0].low
+
+
+def test_a_carried_threshold_is_used_unless_one_is_set():
+    h = _history([(0, k, k + 1, 20 + 60 * (k % 2), 1) for k in range(20)])
+    assert score_history(h, Settings(), threshold=0.61).heavy_threshold == 0.61
+    assert score_history(h, Settings({"scoring.heavy_threshold": 0.4}), threshold=0.61).heavy_threshold == 0.4
+
+
+def test_the_threshold_is_carried_for_thirty_days(tmp_path):
+    from accounting import carried
+    from accounting.store import connect
+
+    db = connect(str(tmp_path / "h.db"))
+    db.execute("INSERT INTO clusters (name) VALUES ('c')")
+    assert carried.threshold(db, "c", "attributed", 1e6) is None
+    carried.keep_threshold(db, "c", "attributed", 1e6, 0.55)
+    assert carried.threshold(db, "c", "attributed", 1e6 + 29 * 86400) == 0.55
+    assert carried.threshold(db, "c", "attributed", 1e6 + 30 * 86400) is None
+    assert carried.threshold(db, "c", "attributed", 1e6 - 1) is None  # not known yet then
+    assert carried.threshold(db, "c", "published", 1e6) is None

@@ -1,0 +1,34 @@
+"""What one nightly run leaves to the next: the heavy threshold, found anew every 30 days.
+
+A threshold that moves a little each night would let a node's groups change because of other nodes' tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+KEEP = 30 * 86400.0
+
+
+def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
+    """The heavy threshold that a run in the 30 days before `as_of` found for this method, if any."""
+    row = db.execute(
+        "SELECT v.value FROM carried v JOIN clusters k ON k.id = v.cluster_id"
+        " WHERE k.name = ? AND v.name = ? AND v.made <= ? AND v.made > ?",
+        (cluster, f"heavy_threshold/{method}", as_of, as_of - KEEP),
+    ).fetchone()
+    return None if row is None else float(row[0])
+
+
+def keep_threshold(db: Any, cluster: str, method: str, as_of: float, value: float) -> None:
+    """Remember a threshold just found, in a transaction of its own."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute(
+            "INSERT OR REPLACE INTO carried SELECT id, ?, ?, ? FROM clusters WHERE name = ?",
+            (f"heavy_threshold/{method}", value, int(as_of), cluster),
+        )
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
