@@ -34,13 +34,18 @@ SOME = ("random", "published (A)", "attributed, sacrifice off", "attributed (B)"
 
 
 def plan(seeds: int, first: int) -> list[tuple[str, float, str, int]]:
-    """(world, load, policy, seed), the most wanted first: random, B and the all-knowing in the plain world at load 0.85 with
-    every seed; all policies there, at two other loads, and some in the broken worlds with fewer."""
-    many, some, few = (range(first, first + max(2, n)) for n in (seeds, seeds // 4, seeds // 8))
-    tasks = [("plain", 0.85, policy, seed) for seed in many for policy in MAIN]
-    tasks += [("plain", 0.85, policy, seed) for seed in some for policy in POLICIES]
+    """(world, load, policy, seed), so ordered that a campaign cut short has something of everything.
+
+    The plain world at load 0.85: random and B with every seed, what bounds them with half; the other policies, the other
+    loads and the broken worlds with one seed in 25.
+    """
+    half, some, few = (range(first, first + max(2, n)) for n in (seeds // 2, seeds // 4, seeds // 25))
+    tasks = [("plain", 0.85, policy, seed) for seed in some for policy in MAIN]
+    tasks += [("plain", 0.85, policy, seed) for seed in few for policy in POLICIES]
     tasks += [(world, 0.85, policy, seed) for seed in few for world in BROKEN for policy in SOME]
     tasks += [("plain", load, policy, seed) for seed in few for load in (0.6, 0.95) for policy in POLICIES]
+    tasks += [("plain", 0.85, policy, seed) for seed in half for policy in MAIN]
+    tasks += [("plain", 0.85, policy, seed) for seed in range(first, first + seeds) for policy in report.OBSERVED]
     return list(dict.fromkeys(tasks))
 
 

@@ -1,0 +1,89 @@
+"""lemons, explain and backtest from a database, as an admin calls them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_hook.cli import workhorse
+from tests.accounting_rows import put, row, stores
+
+DAY = 86_400
+T0 = 1_760_000_000
+AS_OF = T0 + 90 * DAY
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """90 days on 10 nodes; n1 kills a job every fourth day, of three users in turn, and Slurm names it each second time."""
+    path = tmp_path_factory.mktemp("db") / "history.db"
+    made = stores(path)
+    rows, job = [], 1
+    for day in range(90):
+        for n in range(1, 11):
+            at = T0 + day * DAY
+            fields = {
+                "Submit": str(at - 60), "Eligible": str(at - 60), "Start": str(at), "End": str(at + 20 * 3600),
+                "NodeList": f"n{n}", "JobName": f"run{job}",
+                "User": ["alice", "bob", "carol"][job % 3], "AllocTRES": "cpu=8,mem=60000M,node=1",
+            }  # fmt: skip
+            if n == 1 and day % 4 == 0:
+                named = {"State": "NODE_FAIL", "FailedNode": "n1"} if day % 8 == 0 else {"State": "FAILED", "ExitCode": "1:0"}
+                fields.update({"End": str(at + 9 * 3600), "JobName": "<script>'; DROP TABLE attempts; --", **named})
+            rows.append(row(job, **fields))
+            job += 1
+    put(made, *rows)
+    return str(path)
+
+
+def call(database, *words):
+    moment = ["--db", database, "--as-of", f"uts{AS_OF}"]
+    result = CliRunner().invoke(workhorse, [words[0], *moment, *words[1:]], catch_exceptions=False)
+    return result
+
+
+def test_lemons_names_the_node_the_jobs_and_the_command(database):
+    result = call(database, "lemons")
+    assert result.exit_code == 0
+    assert result.output.startswith("n1: fails ")
+    assert "3 users" in result.output
+    assert "fewer failures in 30 days" in result.output
+    assert 'scontrol update NodeName=n1 State=DRAIN Reason="workhorse: ' in result.output
+    assert "script" not in result.output  # job names are private and hostile
+
+
+def test_lemons_as_json(database):
+    data = json.loads(call(database, "lemons", "--json").output)
+    assert [x["name"] for x in data["lemons"]] == ["n1"]
+    assert data["lemons"][0]["probability"] > 0.95
+    assert data["suspects"] == {}
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "code"),
+    [
+        (1 + 10 * 88, "n1, 100%:", 0),  # named by Slurm
+        (1 + 10 * 84, "n1, ", 0),  # not named: the likeliest
+        (2, "no failed attempt", 1),
+        (999_999, "not in the history", 1),
+    ],
+)
+def test_explain(database, job, words, code):
+    result = CliRunner().invoke(workhorse, ["explain", "--db", database, "--as-of", f"uts{AS_OF}", str(job)])
+    assert (words in result.output) or (words in str(result.exception))
+    assert (result.exit_code != 0) == (code != 0)
+
+
+def test_backtest(database):
+    result = call(database, "backtest", "--train", "60d", "--test", "30d")
+    assert result.exit_code == 0
+    assert "10 nodes; scored on 60 days, tested on the 30 that followed" in result.output
+    assert "weeks of steering" in result.output
+    data = json.loads(call(database, "backtest", "--json").output)
+    assert data["auc"]["scores"]["value"] == 1.0
+    assert data["failed_nodes"] == 1
+
+
+def test_backtest_usage(database):
+    result = CliRunner().invoke(workhorse, ["backtest", "--db", database, "--as-of", f"uts{AS_OF}", "--train", "long"])
+    assert result.exit_code != 0
