@@ -11,6 +11,7 @@ import numpy as np
 
 Rows = list[dict[str, Any]]
 RANDOM, KNOWING, SAME_PLACER = "random", "all-knowing", "same placer, all-knowing"
+FAIR = ", sacrifice off"
 OBSERVED = (RANDOM, "attributed (B)")  # policies whose runs are looked at for bad nodes
 DRAWS = 2000
 
@@ -108,7 +109,7 @@ def _policies(world: str, load: float, policies: dict[str, dict[int, Any]]) -> N
     for name, runs in policies.items():
         mine = list(runs.values())
         cells = [str(len(mine)), *(text(interval([r[key] for r in mine], mean), ".1f") for key in ("failures", "failures_late"))]
-        cells += [_share(policies, name, best) for best in (KNOWING, SAME_PLACER)]
+        cells += [_share(policies, name, best) for best in (KNOWING, SAME_PLACER + FAIR if name.endswith(FAIR) else SAME_PLACER)]
         cells += [text(interval([r["lost"] for r in mine], mean), ".0f"), text(interval([r["wait"] for r in mine], mean), ".2f")]
         pairs = [[r["wait"], policies[RANDOM][s]["wait"]] for s, r in runs.items() if s in policies[RANDOM]]
         cells += ["" if name == RANDOM else text(interval(pairs, ratio), "+.1%"), f"{np.mean([r['wear'] for r in mine]):.3f}"]

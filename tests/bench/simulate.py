@@ -29,7 +29,10 @@ from tests.bench.world import make, parameters
 FIRST_SEED = 2000
 WARM_UP = 20 * 24.0
 BROKEN = ("outages", "hangs", "cycling", "storms", "late errors")
-MAIN = ("random", "attributed, sacrifice off", "attributed (B)", "same placer, all-knowing", "all-knowing")
+MAIN = (
+    "random", "attributed, sacrifice off", "attributed (B)",
+    "same placer, all-knowing, sacrifice off", "same placer, all-knowing", "all-knowing",
+)  # fmt: skip
 SOME = ("random", "published (A)", "attributed, sacrifice off", "attributed (B)", "all-knowing")
 
 
