@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from slurm_hook.errors import InputError, UsageError, WorkhorseError
+from slurm_hook.hostlist import fold
 
 from . import collect as collecting
 from . import convert, dump, dump_json, events, nodes, source, times
@@ -55,9 +56,24 @@ def collect(ctx: click.Context, **options: Any) -> None:
             counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
         stores.finish()
     click.echo(closing_line(stores, counts, time.monotonic() - started))
+    if not options["dump_path"]:
+        renew_suspects(ctx.obj, stores)
     write_metrics(ctx.obj)
     if counts.rejected:
         ctx.exit(3)
+
+
+def renew_suspects(settings: Any, stores: collecting.Stores) -> None:
+    """Suspects into the published scores. What was collected is kept all the same when that fails."""
+    from . import renew  # noqa: PLC0415 - numpy and scipy, which a collect needs for nothing else
+
+    try:
+        found = renew.renew(stores[""].db, stores.default, settings)
+    except WorkhorseError as err:
+        click.echo(f"workhorse: {err}", err=True)
+        return
+    if found:
+        click.echo(f"suspects, left out for an hour: {fold(found)}")
 
 
 def write_metrics(settings: Any) -> None:

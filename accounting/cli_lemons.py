@@ -20,10 +20,11 @@ from .columns import History
 from .explain import Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
-from .lemons import Lemon, describe, suspects
+from .lemons import Lemon, describe
 from .refresh import only_cluster
 from .scoring import model, options
 from .store import connect
+from .suspects import suspects
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([dwh]?)")
 _UNITS = {"d": 1.0, "": 1.0, "w": 7.0, "h": 1 / 24}
@@ -70,7 +71,7 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
     Example: workhorse lemons
     """
     history, scored = _scored(ctx, source)
-    found, until = describe(history, scored), suspects(history, scored)
+    found, until = describe(history, scored), suspects(history, scored.failures)
     suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if until[i] > 0}
     groups = worse_groups(history, scored)
     if as_json:

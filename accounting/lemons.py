@@ -1,4 +1,4 @@
-"""Which nodes to drain, with the evidence a human can check; and suspects, which are left out for an hour.
+"""Which nodes to drain, with the evidence a human can check.
 
 Nothing here drains a node: it names the command.
 """
@@ -19,8 +19,6 @@ TIMES_MEDIAN = 3.0  # a lemon's hazard is over so many times the median,
 CERTAINTY = 0.95  # with this probability
 USERS_NEEDED = 2  # where no culprit is known
 LIKELY_BLAME = 0.3  # a failure is told as evidence from this share of blame on
-SUSPECT_EARLY = 600.0  # s: a failure sooner after the start than this is an early one
-SUSPECT_FAILURES, SUSPECT_USERS, SUSPECT_WITHIN, SUSPECT_FOR = 3, 2, 3600.0, 3600.0
 EVENT_WORDS = {DOWN: "went down", DRAIN: "was drained", REPORTED: "was reported"}
 
 
@@ -132,23 +130,6 @@ def _count(n: int, what: str) -> str:
 def _listed(items: list[str], most: int = 5) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
-
-
-def suspects(history: History, scored: Attribution) -> FloatArray:
-    """Until when (epoch s; 0: not) each node is a suspect: three early failures of two users within an hour.
-
-    A bad node that fails jobs fast is always idle and eats a queue between two nightly runs.
-    """
-    failures, until = scored.failures, np.zeros(len(history.nodes))
-    recent = (failures.elapsed * 3600.0 <= SUSPECT_EARLY) & (failures.time > history.as_of - SUSPECT_WITHIN - SUSPECT_FOR)
-    rows = np.flatnonzero(recent[failures.failure])
-    rows = rows[np.lexsort((failures.time[failures.failure[rows]], failures.node[rows]))]
-    node, time, user = failures.node[rows], failures.time[failures.failure[rows]], failures.user[failures.failure[rows]]
-    for last in range(SUSPECT_FAILURES - 1, len(rows)):
-        within = np.flatnonzero((node == node[last]) & (time <= time[last]) & (time >= time[last] - SUSPECT_WITHIN))
-        if len(within) >= SUSPECT_FAILURES and len(set(user[within].tolist())) >= SUSPECT_USERS:
-            until[node[last]] = max(until[node[last]], time[last] + SUSPECT_FOR)
-    return np.where(until > history.as_of, until, 0.0)
 
 
 def failed_attempts(history: History) -> FloatArray:

@@ -44,8 +44,13 @@ def build(
     rows = {row.name: row for row in table.rows}
     nodes = {spec.name: _node(spec, rows.get(spec.name, NodeRow(spec.name)), settings) for spec in specs}
     scores = Scores("", cluster, created, table.as_of, table.method, settings.hook_mapping(), nodes, cost_quantiles)
+    return identified(scores)
+
+
+def identified(scores: Scores) -> Scores:
+    """The snapshot with the id that its moment and content give it."""
     digest = hashlib.sha256(json.dumps(scores_to_json(scores)["nodes"], sort_keys=True).encode()).hexdigest()[:8]
-    return scores._replace(id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime(created)) + digest)
+    return scores._replace(id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime(scores.created)) + digest)
 
 
 def _node(spec: NodeSpec, row: NodeRow, settings: Settings) -> NodeScore:

@@ -13,7 +13,8 @@ from .attribution import attribute
 from .blame import Model
 from .columns import MARKED_IGNORE, FloatArray, History
 from .groups import worse_groups
-from .lemons import find_lemons, suspects
+from .lemons import find_lemons
+from .suspects import suspects
 from .trust import marked_now
 
 
@@ -81,7 +82,7 @@ def score_history(history: History, settings: Settings, *, threshold: float | No
 
 def _attributed(history: History, chosen: capability.Options, constants: Model) -> ScoreTable:
     scored = attribute(history, chosen, constants)
-    lemon, until = find_lemons(history, scored), suspects(history, scored)
+    lemon, until = find_lemons(history, scored), suspects(history, scored.failures)
     ignored = marked_now(history.events, MARKED_IGNORE, len(history.nodes), history.as_of)
     own = (scored.exposure.weighted > 0) & ~ignored
     middle = float(np.median(scored.capability[own])) if own.any() else 1.0

@@ -22,7 +22,8 @@ from accounting.columns import (
 )
 from accounting.explain import who_broke
 from accounting.groups import worse_groups
-from accounting.lemons import describe, find_lemons, suspects
+from accounting.lemons import describe, find_lemons
+from accounting.suspects import of_history, suspects
 from accounting.truncate import until
 from slurm_hook.errors import InputError, UsageError
 from tests.unit.histories import T0, H, history, random_rows
@@ -106,7 +107,8 @@ def test_suspects(failures, until_hour):
         {"nodes": [2], "start": 100 + at, "end": 100.05 + at, "outcome": WRONG, "user": user} for at, user in failures
     ]
     h = history(rows, n_nodes=3, as_of=101.0)
-    found = suspects(h, attribute(h))
+    found = suspects(h, attribute(h).failures)
+    assert found.tolist() == of_history(h).tolist()
     assert found[:2].tolist() == [0, 0]
     assert found[2] == pytest.approx(T0 + until_hour * H if until_hour else 0, abs=1)
 
@@ -114,7 +116,7 @@ def test_suspects(failures, until_hour):
 def test_late_failures_make_no_suspect():
     rows = _work(3) + [{"nodes": [2], "start": 50.0, "end": 100 + u / 10, "outcome": WRONG, "user": u} for u in range(4)]
     h = history(rows, n_nodes=3, as_of=100.8)
-    assert suspects(h, attribute(h)).tolist() == [0, 0, 0]
+    assert of_history(h).tolist() == [0, 0, 0]
 
 
 def test_a_switch_that_is_worse_as_a_whole_is_told_and_one_bad_node_is_not():

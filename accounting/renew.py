@@ -1,0 +1,40 @@
+"""Suspects into the published scores at each collect: the last hours alone, no scoring, only this field is renewed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from slurm_hook.config import Settings
+from slurm_hook.errors import SnapshotError
+from slurm_hook.installed import trusted_uids
+from slurm_hook.snapshot import read_scores
+
+from . import publish
+from .history import load_history
+from .suspects import LASTS, WITHIN, of_history
+
+
+def renew(db: Any, cluster: str, settings: Settings, now: float | None = None) -> tuple[str, ...]:
+    """Bring the suspects of the published scores up to date; returns their names. Writes only where something changed.
+
+    Raises SnapshotError when there are scores that can't be read or written. Without any, or of another cluster: nothing.
+    """
+    moment = time.time() if now is None else now
+    history = load_history(db, cluster, moment, (WITHIN + LASTS) / 86400.0, settings)
+    ends = dict(zip(history.nodes.names, of_history(history).tolist()))
+    names = tuple(name for name, end in ends.items() if end > 0)
+    try:
+        scores = read_scores(settings.publish.path, trusted_uids=trusted_uids())
+    except SnapshotError as err:
+        if isinstance(err.__cause__, FileNotFoundError):
+            return names  # not scored yet
+        raise
+    if scores.cluster != cluster:
+        return names
+    nodes = {name: node._replace(suspect_until=ends.get(name, 0.0)) for name, node in scores.nodes.items()}
+    expired = [n for n, node in scores.nodes.items() if node.suspect_until and node.suspect_until <= moment]
+    changed = any(nodes[n] != node for n, node in scores.nodes.items() if n not in expired)
+    if changed:
+        publish.publish(publish.identified(scores._replace(nodes=nodes)), settings)
+    return names

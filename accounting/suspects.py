@@ -1,0 +1,36 @@
+"""Suspects: nodes on which several users' jobs die within minutes, left out for an hour.
+
+A bad node that fails jobs fast is always idle and eats a queue all day; the nightly scores come too late for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .columns import FloatArray, History
+from .failures import Failures, attempted, collect
+from .truncate import until
+
+EARLY = 600.0  # s: a failure sooner after the start than this is an early one
+FAILURES, USERS, WITHIN, LASTS = 3, 2, 3600.0, 3600.0  # so many failures of so many users within s make a suspect for s
+
+
+def suspects(history: History, failures: Failures) -> FloatArray:
+    """Until when (epoch s; 0: not) each node is a suspect: three early failures of two users within an hour."""
+    ends = np.zeros(len(history.nodes))
+    recent = (failures.elapsed * 3600.0 <= EARLY) & (failures.time > history.as_of - WITHIN - LASTS)
+    rows = np.flatnonzero(recent[failures.failure])
+    rows = rows[np.lexsort((failures.time[failures.failure[rows]], failures.node[rows]))]
+    node, moment, user = failures.node[rows], failures.time[failures.failure[rows]], failures.user[failures.failure[rows]]
+    first = np.searchsorted(node, node)
+    for last in range(len(rows)):
+        begin = int(first[last]) + int(np.searchsorted(moment[first[last] : last + 1], moment[last] - WITHIN))
+        if last + 1 - begin >= FAILURES and len(set(user[begin : last + 1].tolist())) >= USERS:
+            ends[node[last]] = moment[last] + LASTS
+    return np.where(ends > history.as_of, ends, 0.0)
+
+
+def of_history(history: History) -> FloatArray:
+    """`suspects` of a history that was not scored."""
+    history = until(history, history.as_of)
+    return suspects(history, collect(history, attempted(history), np.ones(len(history.tasks))))

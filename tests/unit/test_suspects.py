@@ -1,0 +1,95 @@
+"""Suspects reach the published scores between two scoring runs, and leave them again."""
+
+import os
+
+import pytest
+
+from accounting.publish import identified, publish
+from accounting.renew import renew
+from slurm_hook.config import Settings
+from slurm_hook.errors import SnapshotError
+from slurm_hook.snapshot import NodeScore, Scores, read_scores
+from tests.accounting_rows import put, row, stores
+
+NOW = 1_800_000_000
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A history with jobs on n1 and n2, and published scores of both. Gives (stores, settings)."""
+    made = stores(tmp_path / "h.db")
+    put(made, row(1, Submit=str(NOW - 9000), Start=str(NOW - 9000), End=str(NOW - 60), NodeList="n2"))
+    settings = Settings({"publish.path": str(tmp_path / "public")})
+    nodes = {n: NodeScore(n, capability=1.0, relative=1.0) for n in ("n1", "n2")}
+    publish(identified(Scores("", "c", NOW - 4000.0, NOW - 4000.0, "attributed", {}, nodes)), settings)
+    return made, settings
+
+
+def _deaths(made, count=3, users=("alice", "bob"), first=2, start=NOW - 1800):
+    rows = []
+    for k in range(count):
+        at = start + 300 * k
+        fields = {"Submit": str(at), "Start": str(at), "End": str(at + 20), "NodeList": "n1", "JobName": f"j{k}"}
+        rows.append(row(first + k, **fields, State="FAILED", ExitCode="1:0", User=users[k % len(users)]))
+    put(made, *rows)
+
+
+def _published(settings):
+    return read_scores(settings.publish.path, trusted_uids=[os.geteuid()])
+
+
+def test_a_node_that_kills_jobs_is_published_as_suspect(site):
+    made, settings = site
+    before = _published(settings)
+    _deaths(made)
+    assert renew(made["c"].db, "c", settings, NOW) == ("n1",)
+    after = _published(settings)
+    assert after.nodes["n1"].suspect_until == NOW - 1800 + 620 + 3600
+    assert after.nodes["n2"] == before.nodes["n2"]
+    assert after.id != before.id
+    assert after.created == before.created  # fresh suspects don't make old scores fresh
+    assert os.path.exists(os.path.join(settings.publish.path, "snapshots", f"{after.id}.json"))
+
+
+def test_nothing_is_written_where_nothing_changed(site):
+    made, settings = site
+    _deaths(made)
+    renew(made["c"].db, "c", settings, NOW)
+    path = os.path.join(settings.publish.path, "scores.json")
+    stamp = os.stat(path).st_mtime_ns
+    assert renew(made["c"].db, "c", settings, NOW + 60) == ("n1",)
+    assert renew(made["c"].db, "c", settings, NOW + 4 * 3600) == ()  # expired: the time in it says so
+    assert os.stat(path).st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(("count", "users"), [(2, ("alice", "bob")), (5, ("alice",))])
+def test_too_little_makes_no_suspect(site, count, users):
+    made, settings = site
+    _deaths(made, count, users)
+    assert renew(made["c"].db, "c", settings, NOW) == ()
+
+
+def test_without_scores_the_suspects_are_still_told(site):
+    made, settings = site
+    os.unlink(os.path.join(settings.publish.path, "scores.json"))
+    _deaths(made)
+    assert renew(made["c"].db, "c", settings, NOW) == ("n1",)
+
+
+def test_damaged_scores_are_an_error(site):
+    made, settings = site
+    path = os.path.join(settings.publish.path, "scores.json")
+    with open(path, "w") as file:
+        file.write("{")
+    with pytest.raises(SnapshotError, match="not valid JSON"):
+        renew(made["c"].db, "c", settings, NOW)
+    with open(path) as file:
+        assert file.read() == "{"
+
+
+def test_scores_of_another_cluster_are_left_alone(site, tmp_path):
+    made, settings = site
+    publish(identified(_published(settings)._replace(cluster="other")), settings)
+    _deaths(made)
+    renew(made["c"].db, "c", settings, NOW)
+    assert _published(settings).nodes["n1"].suspect_until == 0
