@@ -85,6 +85,7 @@ class _Field(Record):
     names: tuple[str, ...]
     capacity: tuple[float, ...]
     capability: tuple[float | None, ...]
+    relative: tuple[float | None, ...]
     leaves: tuple[str, ...]
     bad: tuple[str, ...]
     least: int
@@ -94,7 +95,8 @@ class _Field(Record):
         """The candidates at these positions."""
         return self._replace(
             names=tuple(self.names[i] for i in kept), capacity=tuple(self.capacity[i] for i in kept),
-            capability=tuple(self.capability[i] for i in kept), leaves=tuple(self.leaves[i] for i in kept),
+            capability=tuple(self.capability[i] for i in kept), relative=tuple(self.relative[i] for i in kept),
+            leaves=tuple(self.leaves[i] for i in kept),
             bad=tuple(self.bad[i] for i in kept),
         )  # fmt: skip
 
@@ -224,7 +226,8 @@ def _field(case: Case, request: Request) -> _Field:
     scores = [case.scores.nodes.get(name) for name in names]
     return _Field(
         names, tuple(_free(case, case.nodes[name]) for name in names), tuple(s.capability if s else None for s in scores),
-        tuple(s.switch if s else "" for s in scores), tuple(_bad(s, case.now) for s in scores), count, need,
+        tuple(s.relative if s else None for s in scores), tuple(s.switch if s else "" for s in scores),
+        tuple(_bad(s, case.now) for s in scores), count, need,
     )  # fmt: skip
 
 
@@ -283,11 +286,16 @@ def _probabilities(case: Case, field: _Field, demand: float, total: float) -> tu
     gamma = case.settings["steer.gamma"]
     if case.scores.method == "published":
         return placement.probabilities_published(total or demand, field.capacity, field.capability, gamma), 1.0
+    rank = _rank(case, field)
+    return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
+
+
+def _rank(case: Case, field: _Field) -> float:
+    """Cost rank of the job: its nodes times its time limit (a day where it has none) among the site's recent jobs."""
     request = case.requests[0]
     minutes = request.minutes if request.minutes is not None else 24 * 60.0
     node_hours = max(1, field.least) * minutes / 60.0
-    rank = placement.cost_rank(case.scores.cost_quantiles, node_hours, sacrifice=case.settings["steer.sacrifice"])
-    return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
+    return placement.cost_rank(case.scores.cost_quantiles, node_hours, sacrifice=case.settings["steer.sacrifice"])
 
 
 def _pull(
@@ -306,7 +314,7 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     total = total_demand(case, request)
     startable = _startable(case, request, field)
     kept = [i for i in startable if field.bad[i] not in ("lemon", "suspect")]
-    pool_of = _draw(case, field, kept, total)
+    pool_of = _draw(case, field, _firm(case, field, kept, total), total)
     if isinstance(pool_of, str):
         return base._replace(reason=pool_of, candidates=_listing(field, startable))
     pool, probability, demand, rank = pool_of
@@ -317,6 +325,19 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
         excludes=tuple(sorted(set(_others(case, request)) - names - user)), nodes=len(pool) if total else 0,
         candidates=_listing(field, startable, probability, demand), demand=total or demand, rank=rank,
     )  # fmt: skip
+
+
+def _firm(case: Case, field: _Field, kept: list[int], total: float) -> list[int]:
+    """The candidates without the doubtful ones where the task is worth it and enough are left (attributed method)."""
+    if case.scores.method == "published":
+        return kept
+    rank = _rank(case, field)
+    firm = [i for i in kept if not placement.drops_out_first(False, field.relative[i], rank)]
+    if total:
+        enough = math.fsum(field.capacity[i] for i in firm) > total
+    else:
+        enough = 0 < _pool_size(case.requests[0], field.least, len(kept)) <= len(firm)
+    return firm if enough else kept
 
 
 def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple[list[int], dict[int, float], float, float] | str:

@@ -62,6 +62,27 @@ def test_the_same_seed_draws_the_same_pool_and_others_spread():
     assert len({decide.decide(case(seed=seed)).pool for seed in range(40)}) > 3
 
 
+def _doubtful(names):
+    return {name: NodeScore(name, capability=0.3, relative=0.3) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "quantiles", "kept_out"),
+    [
+        (NAMES[:8], (), True),  # worth good nodes, and enough others are there
+        (NAMES[:8], (1e6, 2e6), False),  # cheap against the site's jobs: any node will do
+        (NAMES[:-3], (), False),  # only three others: no job waits for better nodes
+    ],
+)
+def test_doubtful_nodes_drop_out_for_costly_jobs(doubtful, quantiles, kept_out):
+    drawn = set()
+    for seed in range(80):
+        made = case(scores=_doubtful(doubtful), method="attributed", seed=seed)
+        made = made._replace(scores=made.scores._replace(cost_quantiles=quantiles))
+        drawn |= set(decide.decide(made).pool)
+    assert drawn.isdisjoint(doubtful) == kept_out
+
+
 @pytest.mark.parametrize("method", ["published", "attributed"])
 def test_better_nodes_are_drawn_more_often(method):
     low = -1.0 if method == "published" else 0.3
