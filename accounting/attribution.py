@@ -49,6 +49,11 @@ class Attribution:
         """Mean hazard of each node, failures per heavy hour."""
         return self.solution.hazard
 
+    @property
+    def correctness(self) -> FloatArray:
+        """c of the method for each candidate row of `failures`, 1 - 2 · blame: +1 this node had no part, -1 it was it."""
+        return 1.0 - 2.0 * self.blame
+
     def hazard_quantile(self, p: float) -> FloatArray:
         """Quantile of each node's hazard."""
         return gamma_distribution.ppf(p, self.solution.shape, scale=1.0 / self.solution.rate)

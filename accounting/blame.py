@@ -124,9 +124,9 @@ class _Pairs:
 def _prior_mean(evidence: Evidence, charged: FloatArray, model: Model) -> FloatArray:
     """Mean hazard of each node's GPU type, shrunk to the cluster's; that one to BASE_HAZARD."""
     cluster = (charged.sum() + BASE_FAILURES) / (evidence.exposure.sum() + BASE_FAILURES / BASE_HAZARD)
-    if len(evidence.gpu_type) == 0 or evidence.gpu_type.max() < 1:
+    kind = evidence.gpu_type + 1  # 0: no GPU
+    if len(kind) == 0 or (kind == kind[0]).all():
         return np.full(len(charged), cluster)
-    kind = evidence.gpu_type + 1
     n = int(kind.max()) + 1
     strength = model.type_failures
     means = (sum_by(kind, charged, n) + strength) / (sum_by(kind, evidence.exposure, n) + strength / cluster)

@@ -215,9 +215,7 @@ def attribute(tasks, attempts, nodes, events, as_of, window_start, threshold, ov
 
     def prior(charged):
         cluster = (sum(charged) + 1.0) / (sum(exposure) + 1.0 / BASE)
-        if max(types, default=-1) < 0 or (max(types) + 1 <= 1 and max(types) < 0):
-            return [cluster] * n
-        if max(types) < 1:
+        if len(set(types)) == 1:
             return [cluster] * n
         means = {}
         for kind in set(types):

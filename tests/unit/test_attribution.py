@@ -41,6 +41,7 @@ CASES = [
     ("six nodes", 2, {}, (), None),
     ("many jobs", 3, {"n_jobs": 150, "users": 5}, (), None),
     ("events", 4, {}, EVENTS, None),
+    ("one gpu type and nodes without", 7, {"n_jobs": 90}, (), [0, 0, -1, 0, -1, -1]),
     ("gpu types", 5, {"n_jobs": 90}, (), [0, 0, 1, 1, 1, -1]),
     ("all of it", 6, {"n_jobs": 120}, EVENTS, [0, 1, 0, 1, 0, 1]),
 ]
@@ -160,6 +161,7 @@ def test_known_culprits_take_all_blame():
     found = attribution.attribute(history(rows))
     assert found.blame.tolist() == [0.0, 1.0, 0.0]
     assert found.own.tolist() == [0.0]
+    assert found.correctness.tolist() == [1.0, -1.0, 1.0]
 
 
 def test_one_outage_that_takes_eight_jobs_is_one_failure():
