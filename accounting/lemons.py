@@ -79,13 +79,16 @@ def _describe(history: History, scored: Attribution, node: int, probability: flo
     name = history.nodes.names[node]
     middle = float(np.median(scored.hazard))
     rows = np.flatnonzero(scored.failures.node == node)
+    told = rows[scored.failures.culprit[rows] | (scored.blame[rows] >= LIKELY_BLAME)]
+    users = len(set(scored.failures.user[scored.failures.failure[told]].tolist()))
     known = _jobs(history, scored, rows[scored.failures.culprit[rows]])
     likely = _jobs(history, scored, rows[~scored.failures.culprit[rows] & (scored.blame[rows] >= LIKELY_BLAME)])
     times = float(scored.hazard[node] / middle)
-    words = "; ".join([f"fails {times:.1f} times as often as the median node", *_evidence(history, scored, node, known, likely)])
+    evidence = _evidence(history, scored, node, known=known, likely=likely, users=users)
+    words = "; ".join([f"fails {times:.1f} times as often as the median node", *evidence])
     command = f'scontrol update NodeName={name} State=DRAIN Reason="workhorse: {times:.1f} x the median failure rate"'
     gain = (float(scored.hazard[node]) - middle) * float(scored.exposure.busy[node]) / max(_days(history), 1.0) * 30.0
-    return Lemon(node, name, probability, times, max(gain, 0.0), int(scored.users[node]), known, likely, words, command)
+    return Lemon(node, name, probability, times, max(gain, 0.0), users, known, likely, words, command)
 
 
 def _days(history: History) -> float:
@@ -100,7 +103,9 @@ def _jobs(history: History, scored: Attribution, rows: Any) -> tuple[tuple[int, 
     return tuple(sorted(((job_of[f], blame) for f, blame in wanted.items()), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _evidence(history: History, scored: Attribution, node: int, known: tuple[Any, ...], likely: tuple[Any, ...]) -> list[str]:
+def _evidence(
+    history: History, scored: Attribution, node: int, *, known: tuple[Any, ...], likely: tuple[Any, ...], users: int
+) -> list[str]:
     parts = []
     if known:
         parts.append(f"known to have ended {_count(len(known), 'job')} ({_listed([str(j) for j, _ in known])})")
@@ -108,7 +113,7 @@ def _evidence(history: History, scored: Attribution, node: int, known: tuple[Any
         listed = _listed([f"{job} {blame:.0%}" for job, blame in likely])
         parts.append(f"likeliest cause of {_count(len(likely), 'more failure' if known else 'failure')} ({listed})")
     if known or likely:
-        parts.append(f"jobs of {_count(int(scored.users[node]), 'user')}")
+        parts.append(f"jobs of {_count(users, 'user')}")
     events = np.flatnonzero(scored.evidence_events & (history.events.node == node))
     if len(events):
         told = [f"{EVENT_WORDS[int(history.events.kind[e])]} {day(history.events.start[e])}" for e in events[::-1]]
