@@ -16,6 +16,7 @@ Install on a site:
 TXT
 }
 
+misused() { printf 'install.sh: %s\n' "$*" >&2; exit 2; }
 die() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 
 # --- a private Python environment in the checkout -----------------------------------------------------------------
@@ -90,8 +91,8 @@ need_root() { [ "$(id -u)" = 0 ] || die "$1 starts a Slurm of its own and makes 
 
 run_demo() {
     need_root demo
-    ensure_venv accounting report test
-    (in_venv "$venv/bin/python" -m tests.sandbox packages) || exit 1
+    ensure_venv accounting test
+    case " $* " in *" --help "* | *" -h "*) ;; *) (in_venv "$venv/bin/python" -m tests.sandbox packages) || exit 1;; esac
     cd "$top"
     export PYTHONPYCACHEPREFIX="$venv/pycache" PATH="$venv/bin:$PATH"
     exec "$venv/bin/python" -m tests.demo "$@"
@@ -108,8 +109,12 @@ run_pytest() { in_venv "$venv/bin/python" -m pytest -p no:cacheprovider "$@"; }
 run_test() {
     local part=${1:-all}
     [ $# = 0 ] || shift
-    case $part in all|integration|bench) need_root "test $part";; esac
-    ensure_venv accounting report test
+    case $part in
+        all|integration|bench) need_root "test $part";;
+        lint|unit) ;;
+        *) usage >&2; misused "test $part: must be lint, unit, integration or bench";;
+    esac
+    ensure_venv accounting test
     case $part in
         lint) run_lint;;
         unit) run_pytest tests/unit "$@";;
@@ -119,7 +124,6 @@ run_test() {
             (in_venv "$venv/bin/python" -m tests.sandbox packages)
             run_lint
             run_pytest tests/unit tests/integration "$@";;
-        *) die "test $part: must be lint, unit, integration or bench";;
     esac
 }
 
@@ -131,5 +135,5 @@ case ${1:-} in
         . "$top/etc/install/site.sh"
         site_main "$@";;
     ""|-h|--help) usage;;
-    *) usage >&2; die "$1: unknown";;
+    *) usage >&2; misused "$1: unknown";;
 esac

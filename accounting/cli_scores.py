@@ -60,7 +60,7 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if options["as_json"] or options["dry_run"] or moment is not None:
-        print_nodes(list(done.scores.nodes.values()), as_json=options["as_json"])
+        print_nodes(list(done.scores.nodes.values()), as_json=options["as_json"], method=done.scores.method)
     if not options["as_json"]:
         click.echo(_closing(done))
 

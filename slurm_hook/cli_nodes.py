@@ -50,8 +50,9 @@ def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folde
         _print_long(chosen, scores, ctx.obj, options["as_json"])
         return
     table.print_nodes(
-        chosen, as_json=options["as_json"], parsable=options["parsable"], header=not options["noheader"], columns=columns
-    )
+        chosen, as_json=options["as_json"], parsable=options["parsable"], header=not options["noheader"], columns=columns,
+        method=scores.method,
+    )  # fmt: skip
 
 
 def _print_long(chosen: list[NodeScore], scores: Scores, settings: Settings, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 
@@ -50,6 +51,15 @@ COLUMNS: tuple[tuple[str, Callable[[NodeScore], str]], ...] = (
 )
 
 
+# what goes first where a terminal is too narrow; numbers and names are never cut
+_DISPENSABLE = ("MEM_MIB", "BREAKDOWN", "SWITCH", "GPUS", "HAZARD", "RELIABILITY", "TASKS", "90%", "CAPABILITY")
+UNITS = {
+    "attributed": "capability, reliability: heavy hours per node-caused failure; hazard: failures per heavy hour;"
+    " relative, 90%: of the median",
+    "published": "capability: reliability (contribution per MiB, below 0 where failures prevail) over breakdown (hours)",
+}
+
+
 def ordered(nodes: Sequence[NodeScore]) -> list[NodeScore]:
     """Best first; nodes without a score of their own after those with one, then by name."""
     return sorted(nodes, key=lambda n: (n.capability is None, -(n.capability or 0.0), n.name))
@@ -57,21 +67,45 @@ def ordered(nodes: Sequence[NodeScore]) -> list[NodeScore]:
 
 def print_nodes(
     nodes: Sequence[NodeScore], *, as_json: bool = False, parsable: bool = False, header: bool = True,
-    columns: Sequence[str] = (),
+    columns: Sequence[str] = (), method: str = "",
 ) -> None:  # fmt: skip
-    """Print nodes best first, on stdout. `columns`: some of COLUMNS by name, in that order."""
+    """Print nodes best first, on stdout. `columns`: some of COLUMNS by name, in that order; `method`: tells the units."""
     rows = ordered(nodes)
     if as_json:
         click.echo(json.dumps([n._asdict() for n in rows], indent=1))
         return
     chosen = [c for name in (columns or [c[0] for c in COLUMNS]) for c in COLUMNS if c[0] == name]
-    cells = [[text(n) for _, text in chosen] for n in rows]
+    cells = [[printable(text(n)) for _, text in chosen] for n in rows]
     titles = [name for name, _ in chosen]
     if parsable:
         for line in ([titles] if header else []) + cells:
             click.echo("|".join(line))
-    elif not _rich(titles, cells, header):
+        return
+    if not columns and sys.stdout.isatty():
+        titles, cells = fitting(titles, cells, shutil.get_terminal_size().columns)
+    if not _rich(titles, cells, header):
         _plain(titles, cells, header)
+    if header and method in UNITS and not columns:
+        click.echo(UNITS[method])
+
+
+def printable(text: str) -> str:
+    """One line without control characters: what stands in a published file must not reach a terminal as it is."""
+    return "".join(ch if ch.isprintable() else f"\\x{ord(ch):02x}" for ch in text)
+
+
+def fitting(titles: list[str], cells: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """The table without the columns that it can do without, until it fits the width."""
+    for title in _DISPENSABLE:
+        if sum(_widths(titles, cells)) + 2 * (len(titles) - 1) <= width:
+            break
+        at = titles.index(title)
+        titles, cells = titles[:at] + titles[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
+    return titles, cells
+
+
+def _widths(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max((len(line[i]) for line in (titles, *lines)), default=0) for i in range(len(titles))]
 
 
 def _rich(titles: Sequence[str], cells: Sequence[Sequence[str]], header: bool) -> bool:
@@ -84,17 +118,19 @@ def _rich(titles: Sequence[str], cells: Sequence[Sequence[str]], header: bool) -
     except ModuleNotFoundError:
         return False
     table = Table(show_header=header, box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, no_wrap=title == "NODE", justify="left" if title in ("NODE", "SWITCH", "STATE") else "right")
+    for title, width in zip(titles, _widths(titles, cells)):
+        left = title in ("NODE", "SWITCH", "STATE")
+        table.add_column(title, no_wrap=True, min_width=width, justify="left" if left else "right")
     for row in cells:
         style = {"lemon": "bold red", "suspect": "yellow"}.get(row[-1], "")
         table.add_row(*(Text(cell, style=style) for cell in row))
-    Console().print(table)
+    # as wide as it needs to be: a terminal that is narrower still wraps, but nothing is cut
+    Console(width=max(shutil.get_terminal_size().columns, sum(_widths(titles, cells)) + 3 * len(titles))).print(table)
     return True
 
 
 def _plain(titles: Sequence[str], cells: Sequence[Sequence[str]], header: bool) -> None:
     lines = ([titles] if header else []) + list(cells)
-    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(titles))]
+    widths = _widths(titles if header else [""] * len(titles), cells)
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())

@@ -16,12 +16,16 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slurm_hook.errors import HostlistError
+from slurm_hook.hostlist import expand, fold
 from tests.sandbox import Sandbox
 from tests.site import Site
 
 USERS = ("alice", "bob", "carol")
 STAGES = (("prepare", 1), ("pretrain", 4), ("evaluate", 2))
-# two of sixteen nodes are bad: the default of 2 % would leave one of them in mode avoid
+SETTINGS_NOTE = """\
+Set for this demo, not the defaults: method = published (its jobs of seconds stand for jobs of hours; the attributed method
+takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 12.5 %."""
 DEMO_SETTINGS = {"scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
 console = Console(highlight=False)
 
@@ -33,11 +37,17 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=16, help="nodes of the cluster (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="seed of the job mix (default: a new one)")
     options = parser.parse_args(argv)
-    known = {f"gpu{i:02d}" for i in range(1, options.nodes + 1)}
-    options.bad = [name for name in options.bad.split(",") if name]
-    unknown = sorted(set(options.bad) - known)
-    if unknown or not options.bad or len(options.bad) > options.nodes // 4:
-        parser.error(f"--bad {','.join(options.bad)}: name one to {options.nodes // 4} of gpu01 … gpu{options.nodes:02d}")
+    if not 4 <= options.nodes <= 64:
+        parser.error(f"--nodes {options.nodes}: from 4 to 64, each is a slurmd on this machine")
+    if not 20 <= options.jobs <= 2000:
+        parser.error(f"--jobs {options.jobs}: from 20 to 2000; fewer tell nothing of a node")
+    try:
+        options.bad = sorted(set(expand(options.bad)))
+    except HostlistError as err:
+        parser.error(f"--bad: {err}")
+    known = [f"gpu{i:02d}" for i in range(1, options.nodes + 1)]
+    if not set(options.bad) <= set(known) or not 1 <= len(options.bad) <= options.nodes // 4:
+        parser.error(f"--bad {fold(options.bad)}: name 1 to {options.nodes // 4} nodes of {known[0]} … {known[-1]}")
     return options
 
 
@@ -52,6 +62,10 @@ def step(title: str):
 def show(text: str) -> None:
     """What a command printed, as it stands: neither wrapped nor read as markup."""
     console.print(text.rstrip(), markup=False, soft_wrap=True, highlight=False)
+
+
+def indented(text: str) -> str:
+    return "\n".join("  " + line for line in text.rstrip().splitlines())
 
 
 def run_history(sandbox: Sandbox, jobs: int, rng: random.Random) -> None:
@@ -93,8 +107,8 @@ def show_scores(site: Site, bad: list[str]) -> bool:
     rows = json.loads(site.workhorse("nodes", "--json").stdout)
     worst = [row["name"] for row in sorted(rows, key=lambda r: (r["capability"] is None, r["capability"]))][:4]
     found = [name for name in bad if name in worst]
-    console.print(f"planted: {', '.join(bad)}; last four by their own score: {', '.join(worst)}")
-    console.print(f"{len(found)} of {len(bad)} planted nodes are among the last four\n")
+    console.print(f"worst four by CAPABILITY: {', '.join(worst)}; planted were {', '.join(bad)}")
+    console.print(f"{len(found)} of {len(bad)} planted nodes are among the worst four\n")
     return len(found) == len(bad)
 
 
@@ -109,10 +123,9 @@ def run_pipeline(sandbox: Sandbox, site: Site, bad: list[str]) -> bool:
         if jobs:
             wanted.append(f"--dependency=afterok:{list(jobs.values())[-1]}")
         jobs[name] = sandbox.sbatch(*wanted, str(script), user="alice", binary=site.sbatch)
-        decided = sandbox.job(jobs[name])
-        excluded = decided["ExcNodeList"].replace("(null)", "none")
-        console.print(
-            f"{name}: job {jobs[name]} on {nodes} nodes, excluded {excluded}, mark {decided.get('Comment', 'none')}", markup=False
+        show(
+            f"{name}, job {jobs[name]}, {nodes} node(s):\n"
+            + indented(site.workhorse("explain", str(jobs[name]), check=False).stdout)
         )
     states = sandbox.wait(jobs.values(), timeout=90)
     console.print()
@@ -131,15 +144,15 @@ def main(argv: list[str] | None = None) -> int:
     with step(f"A real Slurm of {options.nodes} nodes with {len(options.bad)} bad ones: {', '.join(options.bad)}"):
         sandbox = Sandbox(nodes=options.nodes).up()
     try:
-        console.print(f"Slurm {'.'.join(map(str, sandbox.version))}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd\n")
+        version = ".".join(f"{part:02d}" for part in sandbox.version)
+        console.print(f"Slurm {version}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd\n")
         for name, how in zip(options.bad, ("exit", "signal") * len(options.bad)):
             sandbox.plant(name, 0.9, how)
         with step(f"A history of {options.jobs} jobs"):
             run_history(sandbox, options.jobs, rng)
-        # jobs of seconds stand for jobs of hours: the attributed method takes a death in the first seconds for the job's own
-        # error, and is right; the published one has no notion of it
         with Site(sandbox, mode="steer", settings=DEMO_SETTINGS) as site:
             with step("What accounting tells: collect, score, publish"):
+                console.print(SETTINGS_NOTE)
                 ranked = show_scores(site, options.bad)
             with step("A three-stage pipeline through the wrapper, dispatch running beside it"):
                 site.start_dispatch()

@@ -95,7 +95,8 @@ class Site:
 
     def start_dispatch(self) -> None:
         """Run `workhorse dispatch --watch` beside, until `stop_dispatch`; returns when its first live.json is there."""
-        env = {**self.sandbox.env, "PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(self.config)}
+        own = {"PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(self.config), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**self.sandbox.env, **own}
         argv = [sys.executable, "-c", "from slurm_hook.cli import main; main()", "dispatch", "--watch"]
         with open(self.root / "dispatch.log", "ab") as log:
             self._dispatch = subprocess.Popen(argv, env=env, cwd=self.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -31,7 +31,7 @@ compile() { # PYTHON LIST; what is wanted comes from stdin
 
 # a login or compute node may have nothing newer than Python 3.9
 wanted | compile "$login_python" requirements-login.txt
-wanted accounting report | compile "$scorer_python" requirements-controller.txt
+wanted accounting | compile "$scorer_python" requirements-controller.txt
 # one package comes as source only: what builds it is pinned too
 echo setuptools | compile "$scorer_python" requirements-build.txt
 printf '%s\n' cython packaging wheel | compile "$scorer_python" requirements-pyslurm-build.txt

@@ -35,7 +35,8 @@ def up(args: argparse.Namespace) -> None:
     sandbox = cluster.Sandbox(nodes=args.nodes, cluster=args.cluster, extra_conf=args.conf_line, dir=args.dir, detached=True)
     sandbox.up()
     print(sandbox.root)
-    print('use it: eval "$(python -m tests.sandbox env)"; end it: python -m tests.sandbox down', file=sys.stderr)
+    there = f"--dir {shlex.quote(str(sandbox.root))}"
+    print(f'use it: eval "$(python -m tests.sandbox env {there})"; end it: python -m tests.sandbox down {there}', file=sys.stderr)
 
 
 def down(args: argparse.Namespace) -> None:

@@ -9,10 +9,11 @@ from click.testing import CliRunner
 from accounting import publish
 from accounting.nodes import NodeSpec
 from accounting.scoring import NodeRow, ScoreTable
+from slurm_hook import table as node_table
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
-from slurm_hook.snapshot import read_scores
+from slurm_hook.snapshot import NodeScore, read_scores
 
 HEADER = "JobIDRaw|JobID|Submit|Start|End|State|ExitCode|NodeList|NNodes|ReqMem|AllocTRES|User|Partition|JobName"
 HOUR = 3600
@@ -119,3 +120,29 @@ def test_archive_keeps_its_days(tmp_path):
         path = tmp_path / "pub" / "snapshots" / f"{scores.id}.json"
         os.utime(path, (moment, moment))
         assert len(list((tmp_path / "pub" / "snapshots").iterdir())) == left
+
+
+TITLES = [name for name, _ in node_table.COLUMNS]
+
+
+@pytest.mark.parametrize("width", [200, 132, 100, 80, 60, 40])
+def test_narrow_terminals_lose_columns_never_digits(width):
+    nodes = [
+        NodeScore(f"gpu{i:04d}", 4.56e-7 / (i + 1), 1.23, 0.4, 3.1, 1e-7, 0.0123, 1e-4, 12345, mem=768000, switch="leaf1")
+        for i in range(3)
+    ]
+    cells = [[text(n) for _, text in node_table.COLUMNS] for n in nodes]
+    titles, lines = node_table.fitting(TITLES, cells, width)
+    assert {"NODE", "RELATIVE", "STATE"} <= set(titles)
+    for row, full in zip(lines, cells):
+        assert row == [full[TITLES.index(title)] for title in titles]
+    widest = max(sum(map(len, row)) for row in [titles, *lines])
+    assert widest <= max(width, 40)
+    assert (titles == TITLES) == (width >= 132)
+
+
+def test_names_in_published_files_reach_no_terminal_as_they_are(capsys):
+    node_table.print_nodes([NodeScore("\x1b[31mn", switch="\x1b[2J", gpu_type="a\nb", gpus=1)])
+    node_table.print_nodes([NodeScore("\x1b[31mn", switch="\x1b[2J", gpu_type="a\nb", gpus=1)], parsable=True)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and len(out.splitlines()) == 4 and "\\x1b[31mn" in out
