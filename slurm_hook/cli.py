@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "effect": "accounting.cli_effect:effect",
     "enable": "slurm_hook.cli_dispatch:enable",
     "nodes": "slurm_hook.cli_nodes:nodes",
+    "plan": "slurm_hook.cli_plan:plan",
     "queue": "slurm_hook.cli_queue:show",
     "refresh": "accounting.cli_scores:refresh",
     "report": "accounting.cli_report:report",

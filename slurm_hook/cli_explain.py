@@ -10,7 +10,7 @@ import pwd
 
 import click
 
-from . import commands, mark
+from . import commands, mark, replay
 from . import explain as explaining
 from .errors import InputError, SlurmError, SnapshotError
 from .installed import trusted_uids
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--as-of", help="blame as known at this moment, as in sacct: now-7days, 2026-01-31, …")
+@click.option("--log", type=click.Path(), default=replay.LOG, show_default=True, help="syslog's file of workhorse")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.pass_context
 def explain(ctx: click.Context, job: int, db: str | None, **options: Any) -> None:
@@ -46,7 +47,7 @@ def explain(ctx: click.Context, job: int, db: str | None, **options: Any) -> Non
         raise InputError(f"job {job}: Slurm doesn't know it, or it is another user's; users are told about their own jobs")
     if facts is not None and not may_read and facts.user != pwd.getpwuid(os.geteuid()).pw_name and os.geteuid() != 0:
         raise InputError(f"job {job} is another user's; users are told about their own jobs")
-    lines = told(facts, settings) if facts is not None else []
+    lines = told(facts, settings, options["log"]) if facts is not None else []
     verdict = None
     if may_read and importlib.util.find_spec("numpy") is not None:
         verdict = _blame(ctx, job, db, options)
@@ -74,15 +75,16 @@ def ask_slurm(job: int) -> JobFacts | None:
     return found
 
 
-def told(facts: JobFacts, settings: Settings) -> list[str]:
-    """The decision by the snapshot that made it, the nodes by the scores of now."""
+def told(facts: JobFacts, settings: Settings, log: str = replay.LOG) -> list[str]:
+    """The decision by the snapshot that made it, its draw made again from the log, the nodes by the scores of now."""
     try:
         now = read_scores(settings.publish.path, trusted_uids=trusted_uids())
     except SnapshotError:
         now = None
     found = mark.parse(facts.comment)
     then = archived(settings, found.snapshot) if found is not None and found.snapshot else None
-    return [*explaining.decision_words(facts, then or now), *explaining.nodes_words(facts, now)]
+    again = replay.words(found, settings.publish.path, log) if found is not None and found.decided and found.seed else []
+    return [*explaining.decision_words(facts, then or now), *again, *explaining.nodes_words(facts, now)]
 
 
 def archived(settings: Settings, name: str) -> Scores | None:

@@ -6,13 +6,12 @@ answer is `key=value` lines between a first and an end line; without the end lin
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 from .errors import RequestError, WorkhorseError
-from .light import TYPE_CHECKING
+from .light import TYPE_CHECKING, json_loads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +40,11 @@ def main(words: Sequence[str]) -> None:
     if added:
         sys.stdout.write("\n".join(lines))
         sys.stdout.flush()
+    ms = (time.monotonic() - started) * 1000
     os.close(1)
     from . import log  # noqa: PLC0415
 
-    log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), started=started))
+    log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
 
 
 def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> tuple[Case, Decision, str] | None:
@@ -64,7 +64,7 @@ def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> t
 
 
 def _options(digits: str) -> dict[str, Any]:
-    found = json.loads(bytes.fromhex(digits))
+    found = json_loads(bytes.fromhex(digits).decode())
     if not isinstance(found, dict):
         raise RequestError("the options are no JSON object")
     return found

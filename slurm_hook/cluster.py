@@ -1,7 +1,7 @@
 """Live state of the cluster: the only place where the submit path talks to Slurm.
 
 One `scontrol -o show node` is the single RPC of a steered submission; what doesn't change by the minute comes from the
-published files. `ask_sbatch` is no RPC: it ends sbatch when its options are printed.
+published files. Asking sbatch is no RPC: it is ended when its options are printed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .request import complete_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 MAX_OUTPUT = 64 * 1024 * 1024
 # a node in one of these can't start a job now; the first word of State, and flags behind `+`
@@ -65,26 +66,39 @@ class Node(Record):
 def parse_nodes(text: str) -> dict[str, Node]:
     """Nodes of `scontrol -o show node` by name. Lines that aren't nodes are left out."""
     nodes = {}
+    known: dict[str, Any] = {}
     for line in text.split("\n"):
         if line.startswith("NodeName="):
-            node = _parse_node(line)
+            node = _parse_node(line, known)
             nodes[node.name] = node
     return nodes
 
 
-def _parse_node(line: str) -> Node:
-    base, _, flags = _field(line, " State=").replace("*", "+NOT_RESPONDING").partition("+")
-    gpus, gpu_type = _gpus(_field(line, " Gres="))
+def _parse_node(line: str, known: dict[str, Any]) -> Node:
+    """One node; `known` keeps what the texts of a field mean, as most nodes of a cluster are alike."""
+    base, flags = _once(known, _field(line, " State="), _state)
+    gpus, gpu_type = _once(known, _field(line, " Gres="), _gpus)
     busy = base != "IDLE"
     return Node(
-        name=line[9 : line.index(" ", 9)] if " " in line else line[9:], state=base, flags=frozenset(flags.split("+")) - {""},
-        cpus=_whole(_field(line, " CPUEfctv=") or _field(line, " CPUTot=")),
-        cpus_used=_whole(_field(line, " CPUAlloc=")) if busy else 0,
-        mem=float(_whole(_field(line, " RealMemory=")) - _whole(_field(line, " MemSpecLimit="))),
-        mem_used=float(_whole(_field(line, " AllocMem="))) if busy else 0.0,
-        gpus=gpus, gpus_used=_tres_gpus(_field(line, " AllocTRES=")) if busy else 0, gpu_type=gpu_type,
-        features=_words(_field(line, " ActiveFeatures=")), partitions=_words(_field(line, " Partitions=")),
+        line[9 : line.find(" ", 9)], base, flags, _whole(_field(line, " CPUEfctv=") or _field(line, " CPUTot=")),
+        _whole(_field(line, " CPUAlloc=")) if busy else 0,
+        float(_whole(_field(line, " RealMemory=")) - _whole(_field(line, " MemSpecLimit="))),
+        float(_whole(_field(line, " AllocMem="))) if busy else 0.0,
+        gpus, _tres_gpus(_field(line, " AllocTRES=")) if busy else 0, gpu_type,
+        _once(known, _field(line, " ActiveFeatures="), _words), _once(known, _field(line, " Partitions="), _words),
     )  # fmt: skip
+
+
+def _once(known: dict[str, Any], text: str, meaning: Callable[[str], Any]) -> Any:
+    key = meaning.__name__ + text
+    if key not in known:
+        known[key] = meaning(text)
+    return known[key]
+
+
+def _state(text: str) -> tuple[str, frozenset[str]]:
+    base, _, flags = text.replace("*", "+NOT_RESPONDING").partition("+")
+    return base, frozenset(flags.split("+")) - {""}
 
 
 def _field(line: str, key: str) -> str:
@@ -125,31 +139,55 @@ def _tres_gpus(tres: str) -> int:
     return 0
 
 
-def show_nodes(scontrol: str, deadline: float) -> dict[str, Node]:
+class Started:
+    """A command that runs while we do something else: its process and where its output is read."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid, self.fd = pid, fd
+        self.over = False  # a number is not used again once its process is gone: another may have it then
+
+
+def start_nodes(scontrol: str) -> Started:
+    """Begin to ask slurmctld for all nodes; `nodes_of` waits for them. Raises SlurmError."""
+    return _start((scontrol, "-o", "show", "node"), from_stderr=False)
+
+
+def nodes_of(started: Started, deadline: float) -> dict[str, Node]:
     """All nodes now. `deadline` by time.monotonic(). Raises SlurmError when slurmctld doesn't answer in time."""
-    text = _run((scontrol, "-o", "show", "node"), deadline, lambda _: False, from_stderr=False)
-    nodes = parse_nodes(text)
+    nodes = parse_nodes(_finish(started, deadline, lambda _: False))
     if not nodes:
         raise SlurmError("scontrol show node gave no nodes")
     return nodes
 
 
-def ask_sbatch(sbatch: str, argv: Sequence[str], blocks: int, deadline: float, stdin: int | None = None) -> str:
-    """sbatch's print-out of its options, ended when as many blocks as expected are complete.
+def start_sbatch(sbatch: str, argv: Sequence[str], stdin: int | None = None) -> Started:
+    """Begin to ask sbatch for its options; `options_of` reads them and ends it. Raises SlurmError."""
+    return _start((sbatch, "-v", "--test-only", *argv), from_stderr=True, stdin=stdin)
+
+
+def options_of(started: Started, blocks: int, deadline: float) -> str:
+    """sbatch's print-out of its options; sbatch is ended when as many blocks as expected are complete.
 
     Raises RequestError when sbatch ended before (its own message is for the real submission to show).
     """
-    command = (sbatch, "-v", "--test-only", *argv)
-    text = _run(command, deadline, lambda out: complete_blocks(out) >= blocks, from_stderr=True, stdin=stdin)
+    text = _finish(started, deadline, lambda out: complete_blocks(out) >= blocks)
     if complete_blocks(text) < blocks:
         raise RequestError("sbatch printed fewer option blocks than expected")
     return text
 
 
-def _run(
-    command: Sequence[str], deadline: float, done: Callable[[str], bool], *, from_stderr: bool, stdin: int | None = None
-) -> str:
-    """Output of a command until it ends or `done` says enough; then it is killed. posix_spawn: `subprocess` costs 10 ms."""
+def end(started: Started) -> None:
+    """End a command whose output isn't wanted any more; does nothing where it has ended."""
+    if started.over:
+        return
+    started.over = True
+    os.close(started.fd)
+    os.kill(started.pid, 9)
+    os.waitpid(started.pid, 0)
+
+
+def _start(command: Sequence[str], *, from_stderr: bool, stdin: int | None = None) -> Started:
+    """posix_spawn: `subprocess` costs 10 ms of import."""
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [
@@ -165,12 +203,15 @@ def _run(
     finally:
         os.close(write_end)
         os.close(null)
+    return Started(pid, read_end)
+
+
+def _finish(started: Started, deadline: float, done: Callable[[str], bool]) -> str:
+    """Output until the command ends or `done` says enough; then it is killed."""
     try:
-        return _read(read_end, deadline, done)
+        return _read(started.fd, deadline, done)
     finally:
-        os.close(read_end)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+        end(started)
 
 
 def _environment() -> Mapping[bytes, bytes]:

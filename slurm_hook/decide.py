@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from . import feasible, mark, placement, topology
+from . import drawing, feasible, mark, placement, topology
 from .errors import PlacementError, RequestError, SnapshotError
 from .light import TYPE_CHECKING, Record
 from .spare import Spare, spared
@@ -348,29 +348,13 @@ def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple
         return "not enough nodes can start it now"
     demand = demand_per_node(case, sub)
     chances, rank = _probabilities(case, sub, demand, total)
-    weights = sub.capacity if total else (1.0,) * len(kept)
-    enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= wanted)
-    if not enough(math.fsum(weights)):
-        return "not enough nodes can start it now"
-    inside = topology.choose_leaves(sub.leaves, weights, chances, enough, _picker(case.seed))
     pull, cap = _pull(case, sub, demand, chances, rank)
-    drawn = placement.draw(
-        [pull[i] for i in inside], [sub.capacity[i] for i in inside],
-        count=None if total else wanted, demand=total or None, seed=case.seed, ratio_cap=cap,
+    drawn = drawing.pool(
+        sub.leaves, chances, pull, sub.capacity, count=wanted, total=total, seed=case.seed, ratio_cap=cap
     )  # fmt: skip
-    return [kept[inside[i]] for i in drawn], dict(zip(kept, chances)), demand, rank
-
-
-def _picker(seed: int) -> Callable[[Sequence[float]], int]:
-    """Roulette for the switches, from the decision's seed but not with the numbers of the nodes' own draw."""
-    step = 0
-
-    def pick(chances: Sequence[float]) -> int:
-        nonlocal step
-        step += 1
-        return placement.draw(chances, [1.0] * len(chances), count=1, seed=f"{seed}/leaf{step}")[0]
-
-    return pick
+    if not drawn:
+        return "not enough nodes can start it now"
+    return [kept[i] for i in drawn], dict(zip(kept, chances)), demand, rank
 
 
 def _pool_size(request: Request, count: int, there: int) -> int:
@@ -400,7 +384,7 @@ def _roomy(case: Case, request: Request, field: _Field) -> frozenset[str]:
             name for name in _all_candidates(case, request).names if feasible.can_start(case.nodes[name], field.need)
         )
 
-    if request.nodes_given:
+    if request.nodes_given and case.memo is not None:
         found: frozenset[str] = _once(case, ("roomy", *_kind(case, request, field)), work)
         return found
     return frozenset(name for name in field.names if feasible.can_start(case.nodes[name], field.need))

@@ -1,8 +1,8 @@
-"""Frozen records without the start-up cost of `typing` and `dataclasses`.
+"""Frozen records and JSON without the start-up cost of `typing`, `dataclasses`, `collections` and `json`.
 
-Every millisecond of import is paid on each submission: `dataclasses` alone costs more than Python's own start. `Record`
-gives what `typing.NamedTuple` gives (fields in order, types, defaults, methods) from `collections.namedtuple`; type
-checkers are shown the real NamedTuple.
+Every millisecond of import is paid on each submission: `dataclasses` alone costs more than Python's own start, and
+`json` brings in `re` and `enum`. `Record` gives what `typing.NamedTuple` gives (fields in order, types, defaults, methods,
+`_replace`, `_asdict`); type checkers are shown the real NamedTuple.
 """
 
 from __future__ import annotations
@@ -11,18 +11,77 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as Record
 else:
-    from collections import namedtuple
+    try:
+        from _collections import _tuplegetter as _getter
+    except ImportError:  # another Python than CPython
+        from operator import itemgetter
+
+        def _getter(index, doc):
+            return property(itemgetter(index), doc=doc)
+
+    def _new(name, fields, defaults):
+        arguments = ", ".join(fields)
+        # one compiled function per class, as namedtuple does: instances must be cheap to make
+        made = eval(f"lambda _cls, {arguments}: _make(_cls, ({arguments},))", {"_make": tuple.__new__})  # noqa: S307
+        made.__defaults__ = tuple(defaults)
+        made.__name__, made.__qualname__ = "__new__", f"{name}.__new__"
+        return made
+
+    def _replace(self, /, **changes):
+        values = [changes.pop(field, value) for field, value in zip(self._fields, self)]
+        if changes:
+            raise ValueError(f"{type(self).__name__} has no fields {sorted(changes)}")
+        return tuple.__new__(type(self), values)
+
+    def _asdict(self):
+        return dict(zip(self._fields, self))
+
+    def _repr(self):
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in zip(self._fields, self))})"
 
     class _RecordType(type):
         def __new__(mcs, name, bases, namespace):
             if not bases:
                 return super().__new__(mcs, name, bases, namespace)
-            fields = list(namespace.get("__annotations__", ()))
+            fields = tuple(namespace.get("__annotations__", ()))
             defaults = [namespace.pop(field) for field in fields if field in namespace]
-            base = namedtuple(name, fields, defaults=defaults, module=namespace.get("__module__"))
             body = {k: v for k, v in namespace.items() if k not in ("__classcell__", "__dict__", "__weakref__")}
-            body["__slots__"] = ()
-            return type(name, (base,), body)
+            body.update({field: _getter(i, "") for i, field in enumerate(fields)})
+            body.update(
+                __slots__=(), _fields=fields, __new__=_new(name, fields, defaults), _replace=_replace, _asdict=_asdict,
+                __repr__=_repr, __getnewargs__=tuple,
+            )  # fmt: skip
+            return type(name, (tuple,), body)
 
     class Record(metaclass=_RecordType):
         """Base class of frozen records."""
+
+
+class _Context:
+    """What the C scanner of the json module asks for: plain JSON into plain objects."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+    memo: dict[str, str] = {}  # noqa: RUF012
+
+
+def json_loads(text: str) -> object:
+    """What json.loads gives, without importing json: that brings in re and enum, twice the cost of Python's own start.
+
+    Raises ValueError for what isn't JSON.
+    """
+    try:
+        from _json import make_scanner  # noqa: PLC0415
+    except ImportError:  # another Python than CPython
+        import json  # noqa: PLC0415
+
+        return json.loads(text)
+    start = len(text) - len(text.lstrip(" \t\n\r"))
+    try:
+        found, end = make_scanner(_Context())(text, start)  # type: ignore[arg-type]
+    except StopIteration:
+        raise ValueError("not JSON") from None
+    if text[end:].strip(" \t\n\r"):
+        raise ValueError("more than one JSON value")
+    return found

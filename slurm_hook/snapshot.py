@@ -9,12 +9,11 @@ Times are epoch seconds, memory is MiB. Node data only: no user data is ever in 
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
 from .errors import SnapshotError
-from .light import TYPE_CHECKING, Record
+from .light import TYPE_CHECKING, Record, json_loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -162,6 +161,8 @@ def read_live(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Live
 
 def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o644) -> str:
     """Write a published file as JSON, as `write_text` does. Returns its path."""
+    import json  # noqa: PLC0415 - writers only; the submit path reads without it
+
     return write_text(folder, name, json.dumps(data, separators=(",", ":")), mode)
 
 
@@ -206,7 +207,7 @@ def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
     with os.fdopen(descriptor, "rb") as file:
         _check_trust(path, os.fstat(file.fileno()), trusted_uids)
         try:
-            return json.loads(file.read(MAX_BYTES + 1))
+            return json_loads(file.read(MAX_BYTES + 1).decode())
         except (ValueError, RecursionError, OSError) as err:
             raise SnapshotError(f"{path}: not valid JSON ({type(err).__name__})") from err
 
@@ -233,6 +234,8 @@ def _check_format(data: Any, source: str) -> None:
 
 
 _DEFAULTS = NodeScore("")._asdict()
+# what each published field must be; float stands for any number or null
+_KINDS = {k: type(v) if isinstance(v, (bool, str, tuple)) else float for k, v in _DEFAULTS.items() if k != "name"}
 
 
 def _sparse(node: NodeScore) -> dict[str, Any]:
@@ -240,17 +243,15 @@ def _sparse(node: NodeScore) -> dict[str, Any]:
 
 
 def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
-    known: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in _DEFAULTS and k != "name"
-    }
-    for key, value in known.items():
-        if not _fits(value, _DEFAULTS[key]):
+    known: dict[str, Any] = {}
+    for key, value in fields.items():
+        kind = _KINDS.get(key)
+        if kind is None:
+            continue  # a field of a newer version
+        if kind is tuple and type(value) is list:
+            value = tuple(value)  # noqa: PLW2901
+        # NaN fails both comparisons: a score that can't be ordered must not reach the draw
+        if not isinstance(value, kind) if kind is not float else not (value is None or -1e300 < value < 1e300):
             raise TypeError(f"{key} of node {name} is {value!r}")
-    return NodeScore(name=name, **known)
-
-
-def _fits(value: Any, default: Any) -> bool:
-    if isinstance(default, (bool, str, tuple)):
-        return isinstance(value, type(default))
-    # NaN fails both comparisons: a score that can't be ordered must not reach the draw
-    return value is None or (isinstance(value, (int, float)) and -1e300 < value < 1e300)
+        known[key] = value
+    return NodeScore(name, **known)

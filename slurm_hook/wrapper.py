@@ -14,6 +14,7 @@ No answer at all (also on any error) means: pass the call through.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -21,8 +22,9 @@ import time
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from .cluster import Started
     from .decide import Case, Decision
     from .directives import Directives
     from .options import CommandLine
@@ -47,17 +49,18 @@ class Call(Record):
 def main(words: Sequence[str]) -> None:
     """Entry: `words` are the shim's settings and then sbatch's arguments. Prints the answer; logs after it is out."""
     started = time.monotonic()
+    gc.disable()  # thousands of nodes and a life of a few milliseconds
     call = Call(words[0], words[1], words[2], float(words[3]) - SPARE, tuple(words[4:]))
     _bound(call.limit)
-    answer, log_line = answer_for(call, started)
+    answer, line = answer_for(call, started)
     if answer:
         sys.stdout.write(answer)
         sys.stdout.flush()
     os.close(1)  # the shim goes on now
-    if log_line:
+    if line is not None:
         from . import log  # noqa: PLC0415
 
-        log.send(log_line)
+        log.send(line())
 
 
 def _bound(limit: float) -> None:
@@ -73,37 +76,45 @@ def alarm(limit: float) -> None:
     _signal.setitimer(_signal.ITIMER_REAL, limit)
 
 
-def answer_for(call: Call, started: float) -> tuple[str, str]:
-    """The answer's text ("" for none) and the line for syslog ("" where the job isn't ours)."""
+def answer_for(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
+    """The answer's text ("" for none) and what makes the line for syslog, once the answer is out (None: not ours)."""
     from .errors import WorkhorseError  # noqa: PLC0415
 
     try:
         return _answer(call, started)
     except WorkhorseError:
-        return "", ""
+        return "", None
 
 
-def _answer(call: Call, started: float) -> tuple[str, str]:
-    from . import options, snapshot  # noqa: PLC0415
+def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
+    from . import cluster, options  # noqa: PLC0415
 
     command = options.read(call.argv)
-    script = _script(call, command)
+    script = script_of(call, command)
     _check_binary(call.sbatch)
     uids = uids_of(call.service_uid)
-    scores = snapshot.read_scores(call.publish, trusted_uids=uids)
-    considered = consider(call, command, script, scores, started=started, uids=uids)
+    asked = ask(call, command, script)
+    try:
+        from . import snapshot  # noqa: PLC0415
+
+        # read while sbatch works on its answer
+        scores = snapshot.read_scores(call.publish, trusted_uids=uids)
+        considered = consider(call, command, script, scores, asked=asked, started=started, uids=uids)
+    finally:
+        cluster.end(asked)
     if considered is None:
-        return "", ""
+        return "", None
     case, decision, why = considered
     mode = case.settings["steer.mode"]
     added = () if mode == "observe" else arguments(case, decision)
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
     text = _text(added if applied else (), position or 0, decision, mode, case)
-    return text, log_line(case, decision, why, by="wrapper", applied=applied, started=started)
+    ms = (time.monotonic() - started) * 1000
+    return text, lambda: log_line(case, decision, why, by="wrapper", applied=applied, ms=ms)
 
 
-def _script(call: Call, command: CommandLine) -> bytes:
+def script_of(call: Call, command: CommandLine) -> bytes:
     """The script's text, from its file or from stdin without moving it; empty for --wrap. Raises RequestError."""
     from .errors import RequestError  # noqa: PLC0415
 
@@ -147,7 +158,7 @@ def _check_binary(path: str) -> None:
 
 
 def consider(
-    call: Call, command: CommandLine, script: bytes, scores: Scores, *, started: float, uids: Sequence[int]
+    call: Call, command: CommandLine, script: bytes, scores: Scores, *, asked: Started, started: float, uids: Sequence[int]
 ) -> tuple[Case, Decision, str] | None:
     """What `sbatch` with these arguments would ask for, and our decision; None where the job isn't ours.
 
@@ -160,7 +171,7 @@ def consider(
     told = directives.parse(script)
     deadline = started + call.limit - 0.1
     scontrol = os.path.join(os.path.dirname(call.sbatch), "scontrol")
-    requests = _requests(call, command, script, deadline)
+    requests = _requests(call, command, script, asked, deadline)
     return judge(requests, told, scores, publish=call.publish, scontrol=scontrol, uids=uids, deadline=deadline)
 
 
@@ -175,7 +186,7 @@ def judge(
     deadline: float,
 ) -> tuple[Case, Decision, str] | None:
     """Match rules, live nodes (the one RPC) and decision; None where the job isn't ours. Raises WorkhorseError."""
-    from . import cluster, decide, match  # noqa: PLC0415
+    from . import cluster, feasible, match  # noqa: PLC0415
     from .config import Settings  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
@@ -184,14 +195,22 @@ def judge(
     largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
     why = ""
     for request in requests:
-        nodes = decide.feasible.least_nodes(request, *largest)
-        gpus = decide.feasible.total_gpus(request, nodes)
+        nodes = feasible.least_nodes(request, *largest)
+        gpus = feasible.total_gpus(request, nodes)
         why = why or match.reason(request, told, settings, nodes=nodes, gpus=gpus)
     if not why:
         return None
+    asked = cluster.start_nodes(scontrol)
+    try:
+        from . import decide  # noqa: PLC0415 - while slurmctld answers
+
+        live = _live(publish, uids)
+        nodes_now = cluster.nodes_of(asked, deadline)
+    finally:
+        cluster.end(asked)
     case = decide.Case(
-        requests=requests, directives=told, scores=scores, settings=settings, nodes=cluster.show_nodes(scontrol, deadline),
-        live=_live(publish, uids), now=time.time(), seed=_seed(),
+        requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now, live=live, now=time.time(),
+        seed=_seed(),
     )  # fmt: skip
     return case, decide.decide(case), why
 
@@ -201,19 +220,25 @@ def uids_of(text: str) -> tuple[int, ...]:
     return (int(text),) if text.isdigit() else ()
 
 
-def _requests(call: Call, command: CommandLine, script: bytes, deadline: float) -> tuple[Request, ...]:
+def ask(call: Call, command: CommandLine, script: bytes) -> Started:
+    """Begin to ask sbatch what it makes of this call."""
+    from . import cluster  # noqa: PLC0415
+
+    fd = None if command.wrapped or command.script < len(call.argv) else _memory_file(script)
+    try:
+        return cluster.start_sbatch(call.sbatch, call.argv, fd)
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _requests(call: Call, command: CommandLine, script: bytes, asked: Started, deadline: float) -> tuple[Request, ...]:
     from . import cluster, request  # noqa: PLC0415
+    from .errors import RequestError  # noqa: PLC0415
 
     blocks = max(command.components, components(script))
-    on_stdin = not command.wrapped and command.script >= len(call.argv)
-    fd = _memory_file(script) if on_stdin else None
-    text = cluster.ask_sbatch(call.sbatch, call.argv, blocks, deadline, fd)
-    if fd is not None:
-        os.close(fd)
-    found = request.parse_blocks(text)
+    found = request.parse_blocks(cluster.options_of(asked, blocks, deadline))
     if len(found) != blocks:
-        from .errors import RequestError  # noqa: PLC0415
-
         raise RequestError("sbatch printed more or fewer option blocks than expected")
     named = _script_name(call, command)
     return tuple(r if r.name else r._replace(name=named) for r in map(request.request_from, found))
@@ -345,7 +370,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:400]
 
 
-def log_line(case: Case, decision: Decision, why: str, *, by: str, applied: bool, started: float) -> str:
+def log_line(case: Case, decision: Decision, why: str, *, by: str, applied: bool, ms: float) -> str:
     """The line for syslog."""
     from . import hostlist, log  # noqa: PLC0415
 
@@ -353,5 +378,5 @@ def log_line(case: Case, decision: Decision, why: str, *, by: str, applied: bool
     return log.line(
         decision, by=by, match=why, applied=applied, method=case.scores.method, partition=request.partition[:64],
         pipeline=case.directives.pipeline, stage=case.directives.stage, user_excludes=hostlist.fold(request.exclude),
-        ms=round((time.monotonic() - started) * 1000, 1),
+        ms=round(ms, 1),
     )  # fmt: skip

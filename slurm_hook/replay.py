@@ -1,0 +1,95 @@
+"""What was decided for a job, from its mark and the line in the log, and the same draw made again from the archived scores."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from . import drawing, hostlist, mark, placement
+from .errors import InputError, SnapshotError, WorkhorseError
+from .light import TYPE_CHECKING
+from .snapshot import scores_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from .mark import Mark
+    from .snapshot import Scores
+
+LOG = "/var/log/workhorse/workhorse.log"
+ARCHIVE = "snapshots"
+
+
+def find_line(lines: Iterable[str], seed: int, snapshot: str) -> dict[str, Any] | None:
+    """The fields of the decision with this seed and snapshot: the last such line of a log, whatever stands before its JSON."""
+    found = None
+    for line in lines:
+        at = line.find('{"')
+        if at < 0 or str(seed) not in line:
+            continue
+        try:
+            fields = json.loads(line[at:])
+        except ValueError:
+            continue
+        if isinstance(fields, dict) and fields.get("seed") == seed and fields.get("snapshot", "") == snapshot:
+            found = fields
+    return found
+
+
+def words(found: Mark, folder: str, log: str) -> list[str]:
+    """Lines on how the decision was made, with its draw made again; empty where the log isn't ours to read."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            fields = find_line(file, found.seed, found.snapshot)
+    except OSError:
+        return []
+    if fields is None:
+        return [f"no line of this decision in {log}: rotated away, or written on another host"]
+    lines = [f"decided by {fields.get('by', '?')}, ours by {fields.get('match', '?')}: {fields.get('reason', '?')}"]
+    if not fields.get("pool"):
+        return lines
+    try:
+        pool, chances = redraw(fields, archived(folder, found.snapshot))
+    except WorkhorseError as err:
+        return [*lines, str(err)]
+    same = "the same" if hostlist.fold(pool) == fields["pool"] else f"NOT the same as then: {fields['pool']}"
+    lines.append(f"drawn again with seed {found.seed} from {len(chances)} candidates: {hostlist.fold(pool)} ({same})")
+    best = sorted(chances, key=lambda name: -chances[name])[:4]
+    return [*lines, "most likely were " + ", ".join(f"{name} {chances[name]:.3f}" for name in best)]
+
+
+def archived(folder: str, snapshot: str) -> Scores:
+    """The scores that a decision rested on. Raises SnapshotError where they are gone, InputError for a hostile id."""
+    if not snapshot or mark.clean_name(snapshot) != snapshot or snapshot.startswith("."):
+        raise InputError(f"{snapshot[:40]!r} is no snapshot id")
+    path = os.path.join(folder, ARCHIVE, f"{snapshot}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return scores_from_json(json.load(file), path)
+    except (OSError, ValueError) as err:
+        raise SnapshotError(f"{path}: the scores of that decision can't be read ({err}); see [publish] keep_days") from err
+
+
+def redraw(fields: dict[str, Any], scores: Scores) -> tuple[list[str], dict[str, float]]:
+    """The pool drawn again, and each candidate's probability. Raises InputError for a line that holds too little."""
+    free = {name: float(mib) for mib, folded in fields.get("free", {}).items() for name in hostlist.expand(str(folded))}
+    if not free:
+        raise InputError("the log line does not name the candidates (too many, or nothing was drawn)")
+    names = sorted(free)
+    capacity = [free[name] for name in names]
+    capability = [scores.nodes[name].capability if name in scores.nodes else None for name in names]
+    gamma, demand = float(scores.settings.get("steer.gamma", placement.GAMMA)), float(fields.get("demand", 0.0))
+    pull: Sequence[float]
+    if scores.method == "published":
+        chances = placement.probabilities_published(demand, capacity, capability, gamma)
+        pull, cap = chances, None
+    else:
+        rank = float(fields.get("rank", 0.0))
+        chances = placement.probabilities_attributed(demand, capacity, capability, rank, gamma=gamma)
+        pull, cap = placement.weights_attributed(demand, capacity, capability, rank, gamma=gamma), placement.RATIO_CAP
+    leaves = [scores.nodes[name].switch if name in scores.nodes else "" for name in names]
+    total = demand if fields.get("nodes") else 0.0
+    count, seed = int(fields.get("count", 0)), int(fields["seed"])
+    drawn = drawing.pool(leaves, chances, pull, capacity, count=count, total=total, seed=seed, ratio_cap=cap)
+    return sorted(names[i] for i in drawn), dict(zip(names, chances))

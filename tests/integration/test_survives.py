@@ -1,0 +1,189 @@
+# ruff: noqa: E501
+"""Whatever breaks on our side, the submission does what it would have done: on a real Slurm."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_hook import hostlist, snapshot
+from tests.sandbox import Sandbox
+from tests.wrapped import REAL, Wrapped, write_shim
+
+pytestmark = pytest.mark.integration
+SLACK = 4  # seconds that a busy machine may add to two
+
+
+@pytest.fixture(scope="module")
+def job(sandbox: Sandbox) -> Path:
+    return sandbox.write_script("#!/bin/bash\n#SBATCH -N4 -t 5\ntrue\n")
+
+
+@pytest.fixture
+def wrapped(sandbox: Sandbox) -> Iterator[Wrapped]:
+    made = Wrapped(sandbox, wait=1.6)
+    made.publish("steer", bad=("gpu02",))
+    yield made
+    shutil.rmtree(made.root)
+
+
+def excludes(sandbox: Sandbox, wrapped: Wrapped, job: Path, **more) -> str:
+    started = time.monotonic()
+    number = sandbox.sbatch("--hold", job, binary=wrapped.sbatch, **more)
+    assert time.monotonic() - started < 2 + SLACK
+    shown = sandbox.job(number)["ExcNodeList"]
+    sandbox.run(["scancel", str(number)])
+    return shown
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def big(path: Path) -> None:
+    os.truncate(path, 1 << 30)
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def hostile(path: Path) -> None:
+    data = json.loads(path.read_text())
+    data["id"] = "x\n+--wrap=id\nend\n"
+    data["nodes"] = {f"{name}\n+--evil": fields for name, fields in data["nodes"].items()}
+    path.write_text(json.dumps(data))
+
+
+FAULTS = {
+    "missing": Path.unlink, "truncated": truncate, "1 GB": big, "fifo": fifo, "folder": folder, "not JSON": lambda p: p.write_text("{"),
+    "deep": lambda p: p.write_text("[" * 100_000), "foreign": lambda p: shutil.chown(p, "alice"), "writable": lambda p: p.chmod(0o666),
+    "writable folder": lambda p: p.parent.chmod(0o777), "format": lambda p: p.write_text('{"format": 99}'), "hostile": hostile,
+    "no rights": lambda p: p.chmod(0), "settings": lambda p: p.write_text(p.read_text().replace('"steer"', '"bogus"')),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_published_files_that_are_broken_or_not_to_be_trusted(sandbox, wrapped, job, fault):
+    FAULTS[fault](wrapped.public / snapshot.SCORES_NAME)
+    assert excludes(sandbox, wrapped, job) == "(null)"
+
+
+def test_a_broken_live_file_means_at_most_avoid(sandbox, wrapped, job):
+    (wrapped.public / snapshot.LIVE_NAME).write_text("{")
+    assert excludes(sandbox, wrapped, job) in ("gpu02", "(null)")
+
+
+@pytest.mark.parametrize("fault", ["library", "module", "hangs", "python"])
+def test_a_broken_installation(sandbox, wrapped, job, fault):
+    if fault == "library":
+        shutil.rmtree(wrapped.lib)
+    elif fault == "module":
+        (wrapped.lib / "slurm_hook" / "decide.py").write_text("import no_such_module\n")
+    else:
+        text = "#!/bin/sh\nexec sleep 60\n" if fault == "hangs" else "#!/nowhere/python\n"
+        python = wrapped.root / "python"
+        python.write_text(text)
+        python.chmod(0o755)
+        write_shim(wrapped.sbatch, REAL=REAL, PYTHON=python, LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
+    assert excludes(sandbox, wrapped, job) == "(null)"
+
+
+def test_no_scontrol_beside_sbatch(sandbox, wrapped, job):
+    lone = wrapped.root / "sbatch.copy"
+    shutil.copy(REAL, lone)
+    write_shim(wrapped.sbatch, REAL=lone, PYTHON="/usr/bin/python3", LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
+    assert excludes(sandbox, wrapped, job) == "(null)"
+
+
+def test_a_sites_own_wrapper_is_never_asked_with_test_only(sandbox, wrapped, job):
+    calls = wrapped.root / "calls"
+    calls.touch()
+    calls.chmod(0o666)
+    site = wrapped.root / "site-sbatch"
+    site.write_text(f'#!/bin/sh\necho "$*" >>{calls}\nexec {REAL} "$@"\n')
+    site.chmod(0o755)
+    write_shim(wrapped.sbatch, REAL=site, PYTHON="/usr/bin/python3", LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
+    assert excludes(sandbox, wrapped, job) == "(null)"
+    assert len(calls.read_text().splitlines()) == 1 and "test-only" not in calls.read_text()
+
+
+def test_a_controller_that_takes_calls_and_says_nothing(sandbox, wrapped, job):
+    """Our own question is given up in time; what sbatch itself does then is sbatch's."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(50)
+        lines = (f"SlurmctldPort={deaf.getsockname()[1]}", "MessageTimeout=5", "SlurmctldTimeout=5")
+        env = {**sandbox.env, **sandbox.variant(*lines)}
+        took, ends = {}, {}
+        for name, binary in (("plain", REAL), ("wrapped", wrapped.sbatch)):
+            started = time.monotonic()
+            done = subprocess.run(
+                [binary, "--hold", job], env=env, capture_output=True, text=True, timeout=120, check=False, cwd="/tmp"
+            )
+            took[name], ends[name] = time.monotonic() - started, (done.returncode, done.stdout, done.stderr)
+    assert ends["plain"] == ends["wrapped"] and ends["plain"][0] != 0
+    assert took["wrapped"] - took["plain"] < 2 + SLACK
+
+
+def test_wait_gives_the_jobs_own_code_and_ends_with_a_signal(sandbox, wrapped):
+    for code in (0, 3, 42):
+        script = sandbox.write_script(f"#!/bin/bash\n#SBATCH -N2 -t 5 -o /dev/null\nexit {code}\n")
+        done = sandbox.run([wrapped.sbatch, "--wait", script], user="alice", check=False, timeout=120)
+        assert done.returncode == code
+    script = sandbox.write_script("#!/bin/bash\n#SBATCH -N2 -t 5 -o /dev/null\nsleep 120\n")
+    running = subprocess.Popen(
+        [wrapped.sbatch, "--wait", "--parsable", script], env=sandbox.env, stdout=subprocess.PIPE, text=True, cwd="/tmp"
+    )
+    number = running.stdout.readline().strip()
+    sandbox.poll(lambda: sandbox.job(int(number))["JobState"] == "RUNNING", 30, "the job to run")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=10) == -signal.SIGTERM
+    assert sandbox.job(int(number))["JobState"] == "RUNNING"  # as with sbatch alone
+    sandbox.run(["scancel", number])
+
+
+def test_a_submission_from_inside_a_job(sandbox, wrapped, job):
+    inner = f"#!/bin/bash\n#SBATCH -N1 -t 5\n{wrapped.sbatch} --hold --parsable {job}\n"
+    outer = sandbox.sbatch(script=inner)
+    sandbox.wait(outer)
+    number = (sandbox.outdir / f"{outer}.out").read_text().strip()
+    assert number.isdigit() and len(hostlist.expand(sandbox.job(int(number))["ExcNodeList"])) >= 11
+    sandbox.run(["scancel", number])
+
+
+def test_fifty_at_once_spread(sandbox, job):
+    wrapped = Wrapped(sandbox)
+    wrapped.publish("steer")
+    script = sandbox.write_script("#!/bin/bash\n#SBATCH -N2 -t 5\ntrue\n")
+    numbers: list[int] = []
+
+    def submit() -> None:
+        for _ in range(5):
+            numbers.append(sandbox.sbatch("--hold", script, binary=wrapped.sbatch))
+
+    threads = [threading.Thread(target=submit) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lists = [sandbox.job(number)["ExcNodeList"] for number in numbers]
+    sandbox.run(["scancel", *map(str, numbers)])
+    pools = [frozenset(sandbox.nodes) - frozenset(hostlist.expand(text)) for text in lists if text != "(null)"]
+    assert len(pools) == 50 and len(set(pools)) > 12
+    shares = {name: sum(name in pool for pool in pools) for name in sandbox.nodes}
+    assert max(shares.values()) < 25 and sum(count > 0 for count in shares.values()) >= 14
