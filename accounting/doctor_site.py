@@ -65,7 +65,7 @@ def switch(host: Host) -> Answer:
     """Is it switched off somewhere?"""
     off = Path(host.config_folder) / "disable"
     if off.exists():
-        return warn(f"{off} exists: nothing is steered", f"rm {off}, when it shall go on")
+        return warn(f"{off} exists: nothing is steered", f"workhorse enable, when it shall go on (it removes {off})")
     if os.environ.get("WORKHORSE_MODE") == "off":
         return warn("WORKHORSE_MODE=off in this environment", "unset it")
     mode = host.settings.steer.mode

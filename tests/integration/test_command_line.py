@@ -99,7 +99,10 @@ def test_what_prints_a_table_prints_json_too(name, site):
 
 
 # these do something and close with a line, or write a file of another format
-PLAIN = {"collect", "refresh", "report", "metrics", "hints", "dispatch", "mark", "import", "submit", "db vacuum", "db check"}
+PLAIN = set(["disable", "enable", "collect", "refresh", "report", "metrics", "hints", "dispatch", "mark", "import", "submit"]) | {
+    "db vacuum",
+    "db check",
+}
 
 
 @pytest.mark.parametrize("words", [["nodes"], ["doctor"], ["score", "--dry-run"]])

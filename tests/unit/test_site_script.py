@@ -46,6 +46,25 @@ def test_dry_run_prints_every_action_and_does_none(role, tmp_path):
     assert ("/etc/profile.d/workhorse.sh" in text) == (role != "controller")
 
 
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ("slurm 25.11.2", "pyslurm==25.11.2 fits Slurm 25.11"),
+        ("slurm-wlm 22.05.8", "pyslurm: no release for Slurm 22.05 among the pinned ones (25.11.2 )"),
+        ("slurm 24.11.5", "accounting is read through sacct, which gives the same records"),
+        ("", "Slurm's commands aren't in PATH here"),
+    ],
+)
+def test_pyslurm_is_chosen_by_the_version_of_slurm(tmp_path, slurm, words):
+    for name in ("sinfo", "slurmctld", "slurmd"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n[ -n '{slurm}' ] && echo '{slurm}'\n")
+        (tmp_path / name).chmod(0o755)
+    argv = [ROOT / "install.sh", "--role=controller", "--dry-run", "--root", str(tmp_path)]
+    env = {"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert done.returncode == 0 and words in done.stdout, done
+
+
 def test_wheels_folder_must_exist():
     done = install("--role=login", "--dry-run", "--wheels", "/nonexistent/wheels")
     assert done.returncode == 1 and "/nonexistent/wheels: no such folder" in done.stderr
