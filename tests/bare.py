@@ -50,17 +50,21 @@ class BareHost:
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Run a command on the host and return it; raises with its output when it fails (unless check=False)."""
-        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", f"--wd={self.scratch}", "--"]
+        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", f"--wd={self.scratch}", "--"]
         words = [*enter, *(str(word) for word in argv)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, input=input, check=False)
-        assert not check or done.returncode == 0, f"{words[5:]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, f"{words[len(enter) :]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
         return done
 
     def files(self) -> dict[str, str]:
-        """What differs from the machine underneath: path → kind, mode, owner, size and link target."""
+        """What is there that the machine underneath doesn't have so: path → kind, mode, owner, size and link target.
+
+        What was removed shows in an overlay as a device without a name of its own, and is left out.
+        """
         found = {}
         for folder in FOLDERS:
             upper = self.scratch / folder.replace("/", "_") / "upper"
             listing = self.run(["find", upper, "-mindepth", "1", "-printf", "%P\t%y %m %u %s %l\n"]).stdout
-            found.update({f"{folder}/{p}": about for p, about in (line.split("\t", 1) for line in listing.splitlines())})
+            rows = (line.split("\t", 1) for line in listing.splitlines())
+            found.update({f"{folder}/{path}": about for path, about in rows if not about.startswith("c ")})
         return found

@@ -60,16 +60,16 @@ def mounted(root: Path) -> Iterator[None]:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).unlink(missing_ok=True)
             shutil.copy(Path("/", name), root / name)
-    mounts = ["proc", "dev", "sys"]
     try:
-        for name in mounts:
-            if not os.path.ismount(root / name):
-                subprocess.run(["mount", "--rbind", "--make-rslave", f"/{name}", str(root / name)], check=True)
+        # onto itself: tests make mount namespaces, for which the root has to be a mount
+        subprocess.run(["mount", "--bind", str(root), str(root)], check=True)
+        subprocess.run(["mount", "--make-rprivate", str(root)], check=True)
+        for name in ("proc", "dev", "sys"):
+            subprocess.run(["mount", "--rbind", "--make-rslave", f"/{name}", str(root / name)], check=True)
         yield
     finally:
-        for name in reversed(mounts):
-            if os.path.ismount(root / name):
-                subprocess.run(["umount", "--recursive", "--lazy", str(root / name)], check=False)
+        if os.path.ismount(root):
+            subprocess.run(["umount", "--recursive", "--lazy", str(root)], check=False)
 
 
 def copied(root: Path) -> None:
