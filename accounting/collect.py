@@ -14,6 +14,7 @@ from typing import NamedTuple
 import sqlite_utils
 
 from slurm_hook.errors import BusyError, InputError, StoreError
+from slurm_hook.snapshot import hand_over
 
 from . import convert, records, sacct, schema
 from .store import CHUNK, Counts, Store, transaction
@@ -33,6 +34,7 @@ def one_at_a_time(path: str) -> Iterator[None]:
     except OSError as err:
         raise StoreError(f"{path}.lock: can't be opened ({err.strerror}); run as the database's owner") from err
     try:
+        hand_over(descriptor, os.path.dirname(path) or ".")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,6 +16,7 @@ import hostlist
 import sqlite_utils
 
 from slurm_hook.errors import StoreError
+from slurm_hook.snapshot import hand_over
 
 from . import records, schema
 
@@ -60,7 +61,11 @@ def _make_private(path: str) -> None:
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, mode=0o755, exist_ok=True)  # the published files may lie below it; the history is 0600
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        hand_over(descriptor, folder or ".")
+    finally:
+        os.close(descriptor)
 
 
 def explain(path: str, err: Exception) -> str:

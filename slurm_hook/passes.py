@@ -74,6 +74,7 @@ def lock(state_path: str, suffix: str = ".lock", wait: float = 0.0) -> Iterator[
     except OSError as err:
         raise SnapshotError(f"{path}: can't be opened ({err.strerror}); run dispatch as the service user") from err
     try:
+        snapshot.hand_over(descriptor, os.path.dirname(path) or ".")
         _take(descriptor, path, time.monotonic() + wait)
         yield
     finally:

@@ -179,6 +179,7 @@ def write_text(folder: str, name: str, text: str, mode: int = 0o644) -> str:
                 file.write(text)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
+                hand_over(file.fileno(), folder)
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
@@ -188,6 +189,14 @@ def write_text(folder: str, name: str, text: str, mode: int = 0o644) -> str:
     except OSError as err:
         raise SnapshotError(f"{path}: can't be written ({err.strerror}); let the service user write in {folder}") from err
     return path
+
+
+def hand_over(descriptor: int, folder: str) -> None:
+    """A file that root has just made goes to the owner of its folder: else a command run once as root would lock the
+    service user out of its own files."""
+    if os.geteuid() == 0:
+        owner = os.stat(folder)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _fsync_folder(folder: str) -> None:

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from slurm_hook import snapshot
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
 from slurm_hook.snapshot import (
@@ -119,3 +120,19 @@ def test_files_of_strangers_are_refused(folder, target):
     with pytest.raises(SnapshotError, match="uid 12345"):
         read_scores(folder)
     assert read_scores(folder, trusted_uids=[12345]) == SCORES
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
+    """`workhorse disable` or a collect run once by root must not lock the service user out."""
+    from accounting.collect import one_at_a_time
+    from accounting.store import connect
+    from slurm_hook.passes import lock
+
+    os.chown(tmp_path, 12345, 12346)
+    snapshot.write_json(str(tmp_path), "scores.json", {})
+    with lock(str(tmp_path / "dispatch.json")), one_at_a_time(str(tmp_path / "h.db")):
+        db = connect(str(tmp_path / "h.db"))
+        owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
+        db.conn.close()
+    assert {"scores.json", "dispatch.json.lock", "h.db.lock", "h.db"} <= set(owners) and set(owners.values()) == {(12345, 12346)}
