@@ -26,7 +26,7 @@ STAGES = (("prepare", 1), ("pretrain", 4), ("evaluate", 2))
 SETTINGS_NOTE = """\
 Set for this demo, not the defaults: method = published (its jobs of seconds stand for jobs of hours; the attributed method
 takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 12.5 %."""
-DEMO_SETTINGS = {"scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
+DEMO_SETTINGS = {"history": ["first_days = 1"], "scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
 console = Console(highlight=False)
 
 
@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
             run_history(sandbox, options.jobs, rng)
         with Site(sandbox, mode="steer", settings=DEMO_SETTINGS) as site:
             with step("What accounting tells: collect, score, publish"):
-                console.print(SETTINGS_NOTE)
+                show(SETTINGS_NOTE)
                 ranked = show_scores(site, options.bad)
             with step("A three-stage pipeline through the wrapper, dispatch running beside it"):
                 site.start_dispatch()
