@@ -21,6 +21,7 @@ for folder do
     mkdir "$scratch/$name" "$scratch/$name/upper" "$scratch/$name/work"
     mount -t overlay overlay -o "lowerdir=$folder,upperdir=$scratch/$name/upper,workdir=$scratch/$name/work" "$folder"
 done
+rm -rf /var/lib/workhorse /etc/workhorse /opt/workhorse /var/log/workhorse # what runs of others may have left on this machine
 echo ready
 exec cat
 """

@@ -67,9 +67,8 @@ def mounted(root: Path) -> Iterator[None]:
         for name in ("proc", "dev", "sys"):
             subprocess.run(["mount", "--rbind", "--make-rslave", f"/{name}", str(root / name)], check=True)
         yield
-    finally:
-        if os.path.ismount(root):
-            subprocess.run(["umount", "--recursive", "--lazy", str(root)], check=False)
+    finally:  # (os.path.ismount doesn't see a folder that is mounted onto itself)
+        subprocess.run(["umount", "--recursive", "--lazy", str(root)], check=False)
 
 
 def copied(root: Path) -> None:
