@@ -75,7 +75,7 @@ def test_what_is_not_ours(sandbox, wrapped, submit, args, lines):
 
 def test_directives_of_the_script(sandbox, wrapped, submit):
     wrapped.publish("steer", bad=BAD, scoring__capacity_resource="mem")
-    job = submit(wrapped.cli_filter(), lines="#WORKHORSE demand=700000M stage=a")
+    job = submit(wrapped.cli_filter(), lines="#WORKHORSE demand=800000M stage=a")
     left = set(sandbox.nodes) - names(job)
     assert job["NumNodes"].split("-")[0] == str(len(left)) and len(left) > 1 and mark.parse(job["Comment"].strip()).stage == "a"
 
