@@ -143,7 +143,7 @@ def read_truth(path: str, history: History) -> tuple[Any, FloatArray]:
     position = {name: i for i, name in enumerate(history.nodes.names)}
     nodes, moments = [], []
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             if not {"node", "time"} <= set(reader.fieldnames or ()):
                 raise InputError(f"{path}: no columns `node` and `time` in its first line; add a header line node,time")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from slurm_hook.errors import InputError, UsageError, WorkhorseError
 from slurm_hook.hostlist import fold
+from slurm_hook.terminal import one_line, say
 
 from . import collect as collecting
 from . import convert, dump, dump_json, events, nodes, source, times
@@ -18,8 +21,12 @@ from .store import Counts, Store, connect
 
 
 def database_path(ctx: click.Context, db: str | None) -> str:
-    """--db, else [history] path."""
-    return db or ctx.obj.history.path
+    """--db, else [history] path. It is noted, so that an error of SQLite can name the file."""
+    if db == "":
+        raise UsageError("--db '': an empty path; name the history database")
+    path: str = db or ctx.obj.history.path
+    ctx.meta["workhorse.history"] = path
+    return path
 
 
 @click.command()
@@ -50,12 +57,12 @@ def collect(ctx: click.Context, **options: Any) -> None:
     db = connect(path)
     with collecting.one_at_a_time(path):
         stores = collecting.Stores(db, path, options["cluster"] or "")
-        if options["dump_path"]:
+        if options["dump_path"] is not None:
             counts = from_dump(ctx.obj, stores, options)
         else:
             counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
         stores.finish()
-    click.echo(closing_line(stores, counts, time.monotonic() - started))
+    say(closing_line(stores, counts, time.monotonic() - started))
     if not options["dump_path"]:
         renew_suspects(ctx.obj, stores)
     write_metrics(ctx.obj)
@@ -70,10 +77,10 @@ def renew_suspects(settings: Any, stores: collecting.Stores) -> None:
     try:
         found = renew.renew(stores[""].db, stores.default, settings)
     except WorkhorseError as err:
-        click.echo(f"workhorse: {err}", err=True)
+        say(f"workhorse: {err}", err=True)
         return
     if found:
-        click.echo(f"suspects, left out for an hour: {fold(found)}")
+        say(f"suspects, left out for an hour: {fold(found)}")
 
 
 def write_metrics(settings: Any) -> None:
@@ -87,12 +94,12 @@ def write_metrics(settings: Any) -> None:
     try:
         metrics.write(metrics.gather(settings, uids=trusted_uids()), settings.publish.metrics)
     except WorkhorseError as err:
-        click.echo(f"workhorse: {err}", err=True)
+        say(f"workhorse: {err}", err=True)
 
 
 def closing_line(stores: collecting.Stores, counts: Counts, seconds: float) -> str:
     """What a run did, in one line."""
-    names = ", ".join(sorted(stores.all)) or stores.default
+    names = one_line(", ".join(sorted(stores.all))) or stores.default
     line = (
         f"cluster {names}: {counts.attempts} attempts read, {counts.new} new, {counts.changed} changed,"
         f" {counts.tasks} tasks written in {seconds:.1f} s"
@@ -110,9 +117,11 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     now, timeout = int(time.time()), settings.slurm.timeout
     there = options.get("cluster") or ""
     stores.default = there or nodes.cluster_name(timeout)
+    inventory = nodes.from_slurm(timeout, there)  # a cluster that Slurm doesn't know must leave nothing behind
     store = stores[""]
+    _tell_of_the_clock(store, now)
     start, end, backfill = _stretch(settings, store, options, now)
-    nodes.save(store, nodes.from_slurm(timeout, there), now, "scontrol")
+    nodes.save(store, inventory, now, "scontrol")
     classify = events.Reasons(settings["events.reasons"])
     events.save(store, events.read(start, timeout, classify, store.cluster))
     reads = source.choose(settings, stores, there)
@@ -123,12 +132,26 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
             if backfill:
                 backfill.reached(high)
 
-        counts = collecting.update(store, reads, start, end, hours=settings.history.window_hours, done=done)
+        # a stretch of long ago on a fresh database is no place for the next plain run to go on from
+        begins = end > now - settings.history.first_days * times.DAY
+        hours = settings.history.window_hours
+        counts = collecting.update(store, reads, start, end, hours=hours, done=done, begins=begins)
     if backfill:
         backfill.finished()
     elif start <= now - settings.history.deep_hours * times.HOUR:
         store.set_deep_read(now)
     return counts
+
+
+def _tell_of_the_clock(store: Store, now: int) -> None:
+    """A run of the past whose clock was ahead has left marks that hide what came since."""
+    mark = collecting.from_the_future(store, now)
+    if mark is not None:
+        say(
+            f"workhorse: {store.cluster}: an earlier run has read up to {convert.utc(mark)}, which is in the future (was this"
+            " host's clock ahead?); marks are set back. If that was long ago, read what is missing with collect -S",
+            err=True,
+        )
 
 
 def _stretch(settings: Any, store: Store, options: dict[str, Any], now: int) -> tuple[int, int, collecting.Backfill | None]:
@@ -140,6 +163,8 @@ def _stretch(settings: Any, store: Store, options: dict[str, Any], now: int) -> 
         start = collecting.next_start(
             store, now, overlap_hours=history.overlap_hours, deep_hours=history.deep_hours, first_days=history.first_days
         )
+        if start >= end and end < now:
+            raise UsageError(f"-E {options['endtime']}: before {convert.utc(start)}, where this run begins; name a start with -S")
         return min(start, end - 1), end, None
     start = times.parse_when(asked, now)
     if start >= end:
@@ -161,16 +186,43 @@ def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any])
             header, rows = dump_json.HEADER, dump_json.rows(dump_json.load(file, path), rejects.append)
         else:
             fields = options["fields"].split(",") if options["fields"] else ()
-            text = dump.Dump(file, options["delimiter"], fields)
+            text = _dump(file, path, options["delimiter"], fields)
             header, rows = text.header, text.rows(rejects.append)
         counts = collecting.store_rows(stores, header, rows, source=path, times=zone)
     counts += collecting.keep_rejects(stores, path, rejects)
+    if not counts.attempts and not counts.rejected:
+        say(f"workhorse: {path}: no rows: nothing was read", err=True)
     _add_files(settings, stores, options, zone)
+    _tell_of_the_future(stores)
     return counts
 
 
+def _tell_of_the_future(stores: collecting.Stores) -> None:
+    """Times later than now in what was just read are nearly always times of another zone."""
+    now = int(time.time()) + collecting.CLOCKS_APART
+    for store in stores.all.values():
+        late = store.value_of(
+            "SELECT count(*) FROM attempts WHERE cluster_id = ? AND max(submit, coalesce(start, 0), coalesce(end, 0)) > ?", now
+        )
+        if late:
+            say(
+                f"workhorse: cluster {one_line(store.cluster)}: {late} attempts begin or end in the future and will not count:"
+                " are the dump's times of another zone? Read it again into a new database with --timezone (such as UTC), or"
+                " save it anew with SLURM_TIME_FORMAT=%s",
+                err=True,
+            )
+
+
+def _dump(file: Any, path: str, delimiter: str, fields: Sequence[str]) -> dump.Dump:
+    try:
+        return dump.Dump(file, delimiter, fields)
+    except InputError as err:
+        raise InputError(f"{path}: {err}") from None
+
+
 def _is_json(file: Any) -> bool:
-    return file.buffer.peek(64).lstrip()[:1] == b"{"
+    start = file.buffer.peek(64).removeprefix(codecs.BOM_UTF8)
+    return start.lstrip()[:1] == b"{"
 
 
 def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any], zone: convert.Times) -> None:
@@ -183,8 +235,12 @@ def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     if options["events_path"]:
         classify = events.Reasons(settings["events.reasons"])
         try:
-            with open(options["events_path"], encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-                events.save(named[0], list(events.parse(file.read(), zone, classify, user_last=True)))
+            with open(options["events_path"], encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+                text = file.read()
+            found = list(events.parse(text, zone, classify, user_last=True))
+            if text.strip() and not found and not events.is_list(text):
+                raise InputError(f"{options['events_path']}: no event in it; save it with `sacctmgr -nP list event`")
+            events.save(named[0], found)
         except OSError as err:
             raise InputError(f"{options['events_path']}: can't be read ({err.strerror})") from err
     for store in named:

@@ -19,7 +19,7 @@ def db() -> None:
 
 
 @db.command()
-@click.option("--keep-days", type=click.IntRange(min=1), help="default: [history] keep_days")
+@click.option("--keep-days", type=click.IntRange(1, 36500), help="default: [history] keep_days")
 @click.option("--db", "db_path", type=click.Path(), help="history database; default: [history] path")
 @click.pass_context
 def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> None:

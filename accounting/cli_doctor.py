@@ -14,6 +14,7 @@ import click
 from slurm_hook import installed
 from slurm_hook.config import DEFAULT_PATH, PATH_VARIABLE
 from slurm_hook.errors import UsageError
+from slurm_hook.terminal import one_line
 
 from . import doctor_site, doctor_slurm
 from .doctor import OK, WORDS, Answer, Check, Host, run, verdict
@@ -105,11 +106,6 @@ def _print_text(answers: Sequence[tuple[Check, Answer]], level: int, quiet: bool
     for check, answer in wrong if quiet else answers:
         label = f"{WORDS[answer.level]:8}"
         shown = click.style(label, fg=COLOURS[answer.level]) if coloured else label
-        click.echo(f"{shown} {check.name:13} {printable(answer.text)}")
+        click.echo(f"{shown} {check.name:13} {one_line(answer.text)}")
         if answer.level != OK and answer.mend:
-            click.echo(f"{'':8} {'':13} mend: {printable(answer.mend)}")
-
-
-def printable(text: str) -> str:
-    """One line without control characters: messages of others can hold anything."""
-    return "".join(ch if ch.isprintable() else " " for ch in text)
+            click.echo(f"{'':8} {'':13} mend: {one_line(answer.mend)}")

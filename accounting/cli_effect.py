@@ -11,9 +11,9 @@ import click
 from slurm_hook.errors import InputError
 
 from . import effect as effects
-from . import refresh, times, treatment
+from . import times, treatment
 from .cli import database_path
-from .store import connect
+from .store import connect_to_read, the_cluster
 
 
 @click.command()
@@ -30,9 +30,10 @@ def effect(ctx: click.Context, starttime: str, cluster: str | None, db: str | No
     Example: workhorse effect -S now-56days
     """
     now = int(time.time())
-    start = times.parse_when(starttime, now)
-    database = connect(database_path(ctx, db), create=False)
-    name = refresh.only_cluster(database, cluster)
+    start = times.past(starttime, now, "-S")
+    path = database_path(ctx, db)
+    database = connect_to_read(path)
+    name = the_cluster(database, path, cluster)
     modes = treatment.marks(start, now, cluster or "", ctx.obj)
     steered, control = treatment.groups(database, name, modes, (float(start), float(now)), ctx.obj)
     rows = effects.compare(steered, control, weeks=(now - start) / (7 * 86400.0))

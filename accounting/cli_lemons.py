@@ -11,6 +11,8 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
+from slurm_hook.explain import check_single
+from slurm_hook.terminal import say
 
 from . import times
 from .attribution import Attribution, attribute
@@ -21,9 +23,8 @@ from .explain import Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
 from .lemons import Lemon, describe
-from .refresh import only_cluster
 from .scoring import model, options
-from .store import connect
+from .store import connect_to_read, the_cluster
 from .suspects import suspects
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([dwh]?)")
@@ -50,10 +51,11 @@ def _source(command: Any) -> Any:
 
 
 def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> History:
-    database = connect(database_path(ctx, source["db"]), create=False)
+    path = database_path(ctx, source["db"])
+    database = connect_to_read(path)
     now = int(time.time())
-    moment = times.parse_when(source["as_of"], now) if source["as_of"] else now
-    return load_history(database, only_cluster(database, source["cluster"]), float(moment), window_days, ctx.obj)
+    moment = times.past(source["as_of"], now, "--as-of") if source["as_of"] else now
+    return load_history(database, the_cluster(database, path, source["cluster"]), float(moment), window_days, ctx.obj)
 
 
 def _scored(ctx: click.Context, source: dict[str, Any]) -> tuple[History, Attribution]:
@@ -78,15 +80,13 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
         click.echo(json.dumps({"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}, indent=1))
         return
     for lemon in found:
-        click.echo(_lemon_text(lemon))
+        say(_lemon_text(lemon))
     for name, moment in suspected.items():
-        click.echo(
-            f"{name}: suspect until {time.strftime('%H:%M', time.localtime(moment))}: several early failures within an hour"
-        )
+        say(f"{name}: suspect until {time.strftime('%H:%M', time.localtime(moment))}: several early failures within an hour")
     for line in groups:
-        click.echo(line)
+        say(line)
     if not found:
-        click.echo(f"cluster {history.cluster}: no lemons among {len(history.nodes)} nodes")
+        say(f"cluster {history.cluster}: no lemons among {len(history.nodes)} nodes")
 
 
 def _lemon_text(lemon: Lemon) -> str:
@@ -96,10 +96,26 @@ def _lemon_text(lemon: Lemon) -> str:
     )
 
 
-def blame(ctx: click.Context, job: int, **source: Any) -> Verdict:
-    """Who broke a job, for `workhorse explain`. Raises StoreError, UsageError."""
+def blame(ctx: click.Context, job: str, **source: Any) -> Verdict:
+    """Who broke a job (as people name it), for `workhorse explain`. Raises StoreError, UsageError."""
+    path = database_path(ctx, source["db"])
+    database = connect_to_read(path)
+    number = job_number(database, the_cluster(database, path, source["cluster"]), job)
     history, scored = _scored(ctx, source)
-    return who_broke(history, scored, job)
+    return who_broke(history, scored, number, job)
+
+
+def job_number(db: Any, cluster: str, job: str) -> int | None:
+    """Slurm's own number of a job named as people see it; of an array or heterogeneous job UsageError: name a member."""
+    of = "FROM attempts a JOIN clusters c ON c.id = a.cluster_id WHERE c.name = ?"
+    row = db.execute(f"SELECT a.job_id {of} AND a.label = ? ORDER BY a.submit DESC LIMIT 1", (cluster, job)).fetchone()
+    if row is None and job.isdigit():
+        number = int(job)
+        member = db.execute(f"SELECT a.label {of} AND ? IN (a.array_job, a.het_job) LIMIT 1", (cluster, number)).fetchone()
+        if member is not None:
+            check_single(job, member[0])
+        row = db.execute(f"SELECT a.job_id {of} AND a.job_id = ? LIMIT 1", (cluster, number)).fetchone()
+    return None if row is None else int(row[0])
 
 
 @click.command("backtest")
@@ -120,7 +136,7 @@ def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, tr
         history, train_days, test_days, options=options(settings), model=model(settings),
         truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded,
     )  # fmt: skip
-    click.echo(json.dumps(result, default=vars, indent=1) if as_json else backtest_text(result))
+    say(json.dumps(result, default=vars, indent=1) if as_json else backtest_text(result))
 
 
 def _value(value: Value, form: str = ".2f") -> str:

@@ -9,24 +9,15 @@ from typing import Any
 import click
 
 from slurm_hook.errors import UsageError
+from slurm_hook.terminal import say
 
 from . import collect as collecting
 from . import dump, events, times
 from .cli import database_path
 from .records import Reject
-from .store import Store, connect, stored_text, transaction
+from .store import Store, connect, stored_text, the_cluster, transaction
 
 NODE_MARKS = ("repaired", "bad", "ignore")
-
-
-def only_cluster(db: Any, path: str, named: str | None) -> Store:
-    """The cluster named, or the only one of the database. Raises UsageError."""
-    names = [row[0] for row in db.execute("SELECT name FROM clusters ORDER BY name").fetchall()]
-    if named is None and len(names) != 1:
-        raise UsageError(f"{path} has {'no' if not names else 'several'} clusters ({', '.join(names)}); name one with -M")
-    if named is not None and named not in names:
-        raise UsageError(f"cluster {named!r} is not in {path}; it has: {', '.join(names) or 'none'}")
-    return Store(db, path, named or names[0])
 
 
 @click.command()
@@ -53,11 +44,11 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
     path = database_path(ctx, options["db"])
     db = connect(path, create=False)
     with collecting.one_at_a_time(path):
-        store = only_cluster(db, path, options["cluster"])
+        store = Store(db, path, the_cluster(db, path, options["cluster"]))
         if job is not None:
-            click.echo(mark_job(store, job, node if mark_name is None else mark_name, options["note"]))
+            say(mark_job(store, job, node if mark_name is None else mark_name, options["note"]))
         else:
-            click.echo(mark_node(store, node, mark_name, options))
+            say(mark_node(store, node, mark_name, options))
 
 
 def mark_node(store: Store, node: str | None, name: str | None, options: dict[str, Any]) -> str:
@@ -112,12 +103,13 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
     database = connect(path, create=False)
     rejects: list[Reject] = []
     with collecting.one_at_a_time(path), dump.open_dump(file) as lines:
-        store = only_cluster(database, path, cluster)
+        store = Store(database, path, the_cluster(database, path, cluster))
         classify = events.Reasons(ctx.obj["events.reasons"])
-        count = events.save(store, events.parse_import(lines, classify, rejects.append))
+        known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
+        count = events.save(store, events.parse_import(lines, classify, rejects.append, known))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
     aside = f"; {rejected} lines set aside, see the table rejects" if rejected else ""
-    click.echo(f"cluster {store.cluster}: {count} events read{aside}")
+    say(f"cluster {store.cluster}: {count} events read{aside}")
     if rejected:
         ctx.exit(3)

@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from slurm_hook.errors import UsageError
+from slurm_hook.terminal import say
 
 from . import decisions, report_html, times
 from . import report as reporting
 from .cli import database_path
-from .refresh import only_cluster
-from .store import connect
+from .store import connect_to_read, the_cluster
 
 STEPS = 5
 
@@ -35,11 +34,10 @@ def report(ctx: click.Context, output: str, db: str | None, cluster: str | None,
     Example: workhorse report -o report.html --days 14
     """
     now = int(time.time())
-    as_of = times.parse_when(options["as_of"], now) if options["as_of"] else now
-    if as_of > now:
-        raise UsageError(f"--as-of {options['as_of']}: lies in the future")
-    database = connect(database_path(ctx, db), create=False)
-    name = only_cluster(database, cluster)
+    as_of = times.past(options["as_of"], now, "--as-of") if options["as_of"] else now
+    path = database_path(ctx, db)
+    database = connect_to_read(path)
+    name = the_cluster(database, path, cluster)
     lines = decisions.read(options["log_path"] or decisions.source(), as_of - options["days"] * 86400, as_of)
     with click.progressbar(length=STEPS, label="report", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         found = reporting.gather(database, name, ctx.obj, as_of=as_of, decisions=lines, progress=lambda _: bar.update(1))
@@ -47,4 +45,4 @@ def report(ctx: click.Context, output: str, db: str | None, cluster: str | None,
         report_html.write(output, report_html.render(found))
         bar.update(1)
     o, decided = found.overview, sum(found.routes.values())
-    click.echo(f"{output}: cluster {o.cluster}, {o.nodes} nodes, {o.lemons} lemons, {o.failures} failures, {decided} decisions")
+    say(f"{output}: cluster {o.cluster}, {o.nodes} nodes, {o.lemons} lemons, {o.failures} failures, {decided} decisions")

@@ -9,11 +9,12 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.table import print_nodes
+from slurm_hook.terminal import say
 
 from . import refresh as refreshing
 from . import times
 from .cli import collect, database_path, write_metrics
-from .store import connect
+from .store import connect_to_read, the_cluster
 
 _PATHS = [
     click.option("--db", type=click.Path(), help="history database; default: [history] path"),
@@ -51,18 +52,19 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
 
     Example: workhorse score --db history.db --dry-run
     """
-    database = connect(database_path(ctx, db), create=False)
-    moment = times.parse_when(options["as_of"], int(time.time())) if options["as_of"] else None
-    name = refreshing.only_cluster(database, cluster)
+    path = database_path(ctx, db)
+    database = connect_to_read(path)
+    moment = times.past(options["as_of"], int(time.time()), "--as-of") if options["as_of"] else None
+    name = the_cluster(database, path, cluster)
     done = refreshing.run(
         database, name, _settings(ctx.obj, method), as_of=moment, write=not (options["dry_run"] or moment is not None)
     )
     for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if options["as_json"] or options["dry_run"] or moment is not None:
         print_nodes(list(done.scores.nodes.values()), as_json=options["as_json"], method=done.scores.method)
     if not options["as_json"]:
-        click.echo(_closing(done))
+        say(_closing(done))
 
 
 @click.command()
@@ -79,10 +81,11 @@ def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str
         code = exited.exit_code
     else:
         code = 0
-    database = connect(database_path(ctx, db), create=False)
-    done = refreshing.run(database, refreshing.only_cluster(database, cluster), _settings(ctx.obj, method))
+    path = database_path(ctx, db)
+    database = connect_to_read(path)
+    done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method))
     for note in done.notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(_closing(done))
+        say(f"note: {note}", err=True)
+    say(_closing(done))
     write_metrics(ctx.obj)
     ctx.exit(code)

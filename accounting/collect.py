@@ -21,6 +21,7 @@ from .store import CHUNK, Counts, Store, transaction
 
 HOUR = 3600
 DAY = 86_400
+CLOCKS_APART = 300  # s; clocks of hosts may differ by this much
 
 
 @contextmanager
@@ -162,17 +163,18 @@ def read_window(source: Source, start: int, end: int) -> Counts:
 
 
 def update(
-    store: Store, source: Source, start: int, end: int, *, hours: int, done: Callable[[int], None] = lambda high: None
-) -> Counts:
+    store: Store, source: Source, start: int, end: int, *, hours: int, done: Callable[[int], None] = lambda high: None,
+    begins: bool = True,
+) -> Counts:  # fmt: skip
     """Read [start, end] window by window, then again what was still open before it. `done` is told each window's end.
 
-    The high-water mark follows each window that joins what was read before.
+    The high-water mark follows each window that joins what was read before; where there is none yet, only if `begins`.
     """
     total = Counts()
     for low, high in windows(start, end, hours):
         total += read_window(source, low, high)
         mark = store.high_water()
-        if mark is None or low <= mark:
+        if begins if mark is None else low <= mark:
             store.set_high_water(high)
         done(high)
     for ids, since in still_open(store, start):
@@ -187,12 +189,24 @@ def still_open(store: Store, before: int) -> Iterator[tuple[Sequence[int], int]]
         yield [job for job, _ in some], min(submit for _, submit in some) - 1
 
 
+def from_the_future(store: Store, now: int) -> int | None:
+    """The mark of a run whose clock was ahead, None where all marks can be."""
+    marks = [store.value(name) or 0 for name in ("high_water", "deep_read", "backfill_next")]
+    return max(marks) if max(marks) > now + CLOCKS_APART else None
+
+
 def next_start(store: Store, now: int, *, overlap_hours: int, deep_hours: int, first_days: int) -> int:
-    """Where the next plain collect begins: before the high-water mark, once a day well before it."""
+    """Where the next plain collect begins: before the high-water mark, once a day well before it.
+
+    Marks that lie in the future are taken back: what has been read up to then can't be known, so it is the deep stretch.
+    """
+    if from_the_future(store, now) is not None:
+        store.distrust_marks(now - max(deep_hours, overlap_hours, 1) * HOUR)
     mark = store.high_water()
     if mark is None:
         return now - first_days * DAY
     deep = store.value("deep_read") or 0
+    mark = min(mark, now)
     if now - deep >= DAY and deep_hours > overlap_hours:
         return min(mark - overlap_hours * HOUR, now - deep_hours * HOUR)
     return mark - overlap_hours * HOUR

@@ -20,6 +20,9 @@ _ELAPSED = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(\.\d+)
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?")
 _CACHE_SIZE = 20_000
 MAX_DIGITS = 18
+_MOST_MIB = 2.0**36  # 64 PiB for one job
+_MOST = 2**31  # CPUs, nodes or GPUs of one job
+LAST_TIME = 10**10  # epoch seconds; later (2286) is no time that a cluster saw
 
 
 def is_no_value(text: str) -> bool:
@@ -69,6 +72,8 @@ class Times(dict[str, "int | None"]):
             value = whole(text) or None
         else:
             value = self._slow(text, text[:16])
+        if value is not None and not 0 <= value < LAST_TIME:
+            raise ValueError(f"{text!r} is not a time between 1970 and 2286")
         self[text] = value
         return value
 
@@ -136,7 +141,10 @@ def memory(text: str) -> Memory | None:
             return None
         raise ValueError(f"{text!r} is not an amount of memory")
     number, unit, per = match.groups()
-    return Memory(float(number) * _FACTOR[unit.upper()], per.lower().strip("?"))
+    mib = float(number) * _FACTOR[unit.upper()]
+    if mib > _MOST_MIB:
+        raise ValueError(f"{text!r} is more memory than any job has")
+    return Memory(mib, per.lower().strip("?"))
 
 
 def exit_code(text: str) -> tuple[int | None, int | None]:
@@ -190,7 +198,7 @@ def parse_tres(text: str) -> Tres:
 
 def _count(text: str) -> int:
     number = float(text)
-    if not 0 <= number < 2**62:
+    if not 0 <= number < _MOST:
         raise ValueError(f"{text!r} is not a count")
     return int(number)
 

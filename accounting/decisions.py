@@ -9,10 +9,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
+
+from slurm_hook import bounded
 
 LOG_FILE = "/var/log/workhorse/workhorse.log"
 JOURNAL = "the journal"
@@ -84,11 +85,11 @@ def _journal(since: float, until: float) -> Iterable[dict[str, Any]]:
     span = [f"--since=@{since:.0f}", f"--until=@{until:.0f}", f"--lines={MAX_LINES}"]
     argv = ["journalctl", "-t", "workhorse", "-o", "json", "--output-fields=MESSAGE", "--no-pager", *span]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        _, out, _ = bounded.run(argv, 60)
+    except (OSError, bounded.Expired):
         return []
     found = []
-    for line in done.stdout.splitlines():
+    for line in out.decode("utf-8", "replace").splitlines():
         entry = _decision(line, 0.0) or {}
         message, micro = entry.get("MESSAGE"), str(entry.get("__REALTIME_TIMESTAMP", ""))
         if isinstance(message, str) and micro.isdigit():

@@ -16,11 +16,12 @@ from slurm_hook.config import DEFAULT_PATH, Settings
 from slurm_hook.errors import SlurmError, SnapshotError
 from slurm_hook.snapshot import Live, Scores, read_live, read_scores
 
-from . import sacct
+from . import sacct, sqlite_words
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 WORDS = ("ok", "WARNING", "CRITICAL", "UNKNOWN")
 TIMEOUT = 15.0
+ANEW = "restore a copy, or move it away and collect anew"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def _run_one(check: Check, host: Host) -> Answer:
     except SnapshotError as err:
         return bad(str(err), "run `workhorse refresh` as the service user, or see the message")
     except sqlite3.DatabaseError as err:
-        return bad(f"{host.settings.history.path}: can't be read ({err})", "restore a copy, or move it away and collect anew")
+        meaning, mend = sqlite_words.cause(err)
+        return bad(f"{host.settings.history.path}: {meaning}", ANEW if sqlite_words.is_damage(err) else mend or "run it again")
     except PermissionError as err:
         who = f"root or {host.service_user}"
         return Answer(UNKNOWN, f"{err.filename}: may not be read by {_me()}", f"run doctor as {who} for this check")

@@ -9,19 +9,18 @@ import re
 import shutil
 import sqlite3
 import stat
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_hook import __version__
+from slurm_hook import __version__, bounded
 from slurm_hook.config import SETTINGS
 from slurm_hook.errors import SnapshotError
 
-from . import decisions
-from .doctor import Answer, Check, Host, ago, bad, ok, warn
+from . import decisions, sqlite_words
+from .doctor import ANEW, Answer, Check, Host, ago, bad, ok, warn
 
 SCORER_PACKAGES = ("numpy", "scipy", "sqlite_utils", "rich", "hostlist", "prometheus_client", "jinja2")
 TIMERS = ("collect", "refresh", "dispatch")
@@ -149,7 +148,7 @@ def history(host: Host) -> Answer:
     with _database(path) as db:
         damage = _damage(db)
         if damage:
-            return bad(f"{path}: {damage}", "restore a copy, or move it away and collect anew")
+            return bad(f"{path}: {damage}", ANEW)
         attempts = db.execute("SELECT count(*) FROM attempts").fetchone()[0]
         rejects = db.execute("SELECT count(*) FROM rejects").fetchone()[0]
     text = f"{path}: {attempts} attempts, {path.stat().st_size / 1e6:.1f} MB"
@@ -161,12 +160,9 @@ def history(host: Host) -> Answer:
 
 
 def _damage(db: sqlite3.Connection) -> str:
-    """What is wrong inside the database; empty if nothing is."""
-    try:
-        said = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        orphans = db.execute("PRAGMA foreign_key_check").fetchone()
-    except sqlite3.DatabaseError as err:
-        return f"can't be read ({err})"
+    """What is wrong inside the database; empty if nothing is. Raises sqlite3.DatabaseError where it can't be read."""
+    said = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    orphans = db.execute("PRAGMA foreign_key_check").fetchone()
     if said != "ok":
         return f"damaged ({said})"
     return f"rows of {orphans[0]} refer to nothing" if orphans else ""
@@ -178,7 +174,7 @@ class _database:
     def __init__(self, path: Path) -> None:
         if not os.access(path, os.R_OK):
             raise PermissionError(13, "not readable", str(path))
-        self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
+        self._connection = sqlite_words.look_at(str(path))
 
     def __enter__(self) -> sqlite3.Connection:
         return self._connection
@@ -227,10 +223,10 @@ def timers(host: Host) -> Answer:
 def _systemctl(*words: str) -> str:
     argv = ["systemctl", *words]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        _, out, _ = bounded.run(argv, 10)
+    except (OSError, bounded.Expired):
         return ""
-    return done.stdout.strip()
+    return out.decode("utf-8", "replace").strip()
 
 
 def wrapper(host: Host) -> Answer:
@@ -253,10 +249,12 @@ def wrapper(host: Host) -> Answer:
 def _says_otherwise(ours: str, real: str) -> str:
     """What differs between `--version` of the two; empty if nothing does."""
     try:
-        said = [subprocess.run([path, "--version"], capture_output=True, timeout=10, check=False) for path in (ours, real)]
-    except (OSError, subprocess.TimeoutExpired) as err:
+        said = [bounded.run([path, "--version"], 10)[:2] for path in (ours, real)]
+    except bounded.Expired:
+        return f"{ours} --version or {real} --version: no answer within 10 s"
+    except OSError as err:
         return f"{ours} --version: {err}"
-    if (said[0].returncode, said[0].stdout) != (said[1].returncode, said[1].stdout):
+    if said[0] != said[1]:
         return f"{ours} --version says something else than {real}"
     return ""
 

@@ -6,7 +6,6 @@ the others are rejected.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
@@ -21,12 +20,17 @@ _KNOWN = frozenset(n.lower() for f in records.FIELDS for n in (f.name, *f.instea
 
 
 def open_dump(path: str) -> IO[str]:
-    """Open a dump ("-": stdin) so that any bytes survive and only a line feed ends a line. Raises InputError."""
+    """Open a dump ("-": stdin) so that any bytes survive and only a line feed ends a line. A byte order mark is no part of it.
+
+    Raises InputError.
+    """
+    if not path:
+        raise InputError("--file '': an empty path; name a dump, or - for stdin")
     try:
-        source = sys.stdin.fileno() if path == "-" else path
-        return open(source, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=path != "-")
+        source = 0 if path == "-" else path
+        return open(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n", closefd=path != "-")
     except OSError as err:
-        raise InputError(f"{path}: can't be read ({err.strerror})") from err
+        raise InputError(f"{path}: can't be read ({err.strerror}); name a dump that can, or - for stdin") from err
 
 
 class Dump:
@@ -34,6 +38,8 @@ class Dump:
 
     def __init__(self, file: IO[str], delimiter: str = "|", fields: Sequence[str] = ()) -> None:
         """fields: names of the columns where the dump has no header. Raises InputError when there are none."""
+        if not delimiter or "\n" in delimiter:
+            raise InputError(f"--delimiter {delimiter!r}: must be a character or more, and no line break")
         self._file, self._delimiter, self._number = file, delimiter, 0
         self._first: str | None = None
         line = file.readline()
@@ -115,7 +121,9 @@ class Dump:
 
     def _says_nothing(self, line: str, row: list[str], pending: list[str]) -> bool:
         """An empty line that no free text can own, or the header again where dumps were joined."""
-        return (not line and not pending and not self._fitter.free[-1]) or row[: len(self.header)] == self.header
+        if not line:
+            return not pending and not self._fitter.free[-1]
+        return [row[0].removeprefix("\ufeff"), *row[1 : len(self.header)]] == self.header
 
     def _blocks(self) -> Iterator[list[str]]:
         """The lines after the header, many at a time."""
@@ -167,8 +175,11 @@ class Dump:
 
 def _check_header(header: Sequence[str], delimiter: str) -> None:
     names = {name.lower() for name in header}
+    mend = "name the fields with --fields, or the delimiter with --delimiter"
+    if not any(header):
+        raise InputError(f"empty, or without a header; save it with `sacct -P`, or {mend}")
     if not names & {"jobid", "jobidraw"}:
-        raise InputError(
-            f"no field JobIDRaw or JobID at delimiter {delimiter!r} in {delimiter.join(header)[:60]!r};"
-            " name the fields with --fields, or the delimiter with --delimiter"
-        )
+        raise InputError(f"no field JobIDRaw or JobID at delimiter {delimiter!r} in {delimiter.join(header)[:60]!r}; {mend}")
+    missing = [name for name in ("Submit", "State", "NodeList") if name.lower() not in names]
+    if missing:
+        raise InputError(f"no field {', '.join(missing)}; save it with these among the fields of `sacct -P -o`")

@@ -24,7 +24,7 @@ _ENDING_FLAGS = ("REQUEUED", "RESIZING", "PREEMPTED", "SPECIAL_EXIT", "REQUEUE_H
 def load(file: IO[str], name: str) -> Mapping[str, Any]:
     """The parsed file. Raises InputError when it isn't what `sacct --json` prints."""
     try:
-        data = json.load(file)
+        data = json.load(file, parse_int=_whole)
     except (ValueError, RecursionError) as err:
         raise InputError(f"{name}: not valid JSON ({err}); save it anew with `sacct --json`") from None
     if not isinstance(data, dict) or not isinstance(data.get("jobs"), list):
@@ -39,22 +39,30 @@ def rows(data: Mapping[str, Any], reject: Callable[[records.Reject], None]) -> I
         try:
             fields = job_fields(job, trusted)
             steps = [step_fields(step, fields, trusted) for step in job.get("steps") or ()]
-        except (KeyError, TypeError, AttributeError, ValueError) as err:
+            for one in (fields, *steps):
+                _check_text(one)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as err:
             number = job.get("job_id") if isinstance(job, dict) else None
-            reject(records.Reject(f"JSON job without {type(err).__name__} {err}", f"JobIDRaw={number}"))
+            why = f"no {err}" if isinstance(err, KeyError) else str(err)
+            reject(records.Reject(f"JSON job of another shape: {why}", f"JobIDRaw={str(number)[:40]}"))
             continue
-        for one in (fields, *steps):
+        for one in map(_plain, (fields, *steps)):
             yield [one.get(f, "") for f in HEADER]
 
 
 def version(data: Mapping[str, Any]) -> tuple[int, int]:
     """Version of the Slurm that wrote it, (0, 0) when it doesn't say."""
-    meta = data.get("meta") or {}
-    found = (meta.get("slurm") or meta.get("Slurm") or {}).get("version") or {}
     try:
+        meta = data.get("meta") or {}
+        found = (meta.get("slurm") or meta.get("Slurm") or {}).get("version") or {}
         return int(found.get("major", 0)), int(found.get("minor", 0))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, AttributeError, OverflowError):
         return 0, 0
+
+
+def _whole(text: str) -> float:
+    """A number of JSON; one that Python would refuse to read costs its own job only."""
+    return int(text) if len(text) <= 40 else float("inf")
 
 
 def number(value: Any) -> int | None:
@@ -68,6 +76,20 @@ def number(value: Any) -> int | None:
     return int(value)
 
 
+def _check_text(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError where something else stands in place of a text."""
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{name} is {str(value)[:60]!r} instead of a text")
+
+
+def _plain(fields: dict[str, str]) -> dict[str, str]:
+    """Halves of surrogate pairs, which JSON can write and no database takes, become U+FFFD: a name costs no job."""
+    if all(value.isascii() for value in fields.values()):
+        return fields
+    return {k: v.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for k, v in fields.items()}
+
+
 def text(value: Any) -> str:
     """A number as sacct would print it: nothing where there is none."""
     found = number(value)
@@ -76,9 +98,9 @@ def text(value: Any) -> str:
 
 def state(value: Any) -> str:
     """State word of a string or list: what ended the attempt comes before what the job waits for now."""
-    words = [value] if isinstance(value, str) else [str(v) for v in value or ()]
-    if not words:
-        raise ValueError("state")
+    words = [value] if isinstance(value, str) else list(value or ())
+    if not words or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"State is {str(value)[:60]!r} instead of words")
     return next((w for w in _ENDING_FLAGS if w in words), words[0])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class Reasons:
         for name, pattern in patterns.items():
             if name not in CLASSES:
                 raise ConfigError(f"events.reasons: unknown class {name}; valid ones: {', '.join(CLASSES)}")
+            if not isinstance(pattern, str):
+                raise ConfigError(f"events.reasons.{name} = {pattern!r}: must be a regular expression in quotes")
             try:
                 self._patterns.append((name, re.compile(pattern, re.IGNORECASE)))
             except re.error as err:
@@ -74,6 +76,11 @@ def parse(text: str, times: convert.Times, classify: Reasons, *, user_last: bool
             yield Event(node, kind, start, times[finish], state, reason, classify(reason), who, "slurmdbd")
 
 
+def is_list(text: str) -> bool:
+    """Does any line look like one of sacctmgr's?"""
+    return _START.search(text) is not None
+
+
 def read(start: int, timeout: float, classify: Reasons, cluster: str) -> list[Event]:
     """Events of a cluster that were not over before `start`. Raises SlurmError."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "list", "event", f"cluster={cluster}", f"start=uts{start}",
@@ -99,8 +106,12 @@ def save(store: Store, events: Iterable[Event]) -> int:
     return len(rows)
 
 
-def parse_import(lines: Iterable[str], classify: Reasons, reject: Callable[[Reject], None]) -> Iterator[Event]:
+def parse_import(
+    lines: Iterable[str], classify: Reasons, reject: Callable[[Reject], None], known: Container[str] | None = None
+) -> Iterator[Event]:
     """Lines of JSON objects with node, time (epoch or ISO with zone), kind, source and perhaps end, reason → events.
+
+    known: the cluster's nodes; a line about another is rejected, as it is mistyped or of another cluster.
 
     A kind other than down, drain, repaired, bad, ignore is a report of that kind ("xid 79", "ticket 4711").
     """
@@ -108,8 +119,11 @@ def parse_import(lines: Iterable[str], classify: Reasons, reject: Callable[[Reje
         if not line.strip():
             continue
         try:
-            yield _imported(json.loads(line), classify)
-        except (ValueError, KeyError, TypeError, RecursionError) as err:
+            event = _imported(json.loads(line), classify)
+            if known is not None and event.node not in known:
+                raise ValueError(f"node {event.node} is not in the history of this cluster")
+            yield event
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as err:
             why = f"no {err}" if isinstance(err, KeyError) else str(err)
             reject(Reject(f"import line {number}: {why}", line.strip()))
 
@@ -132,10 +146,14 @@ def _imported(item: Mapping[str, object], classify: Reasons) -> Event:
 def when(value: object) -> int:
     """Epoch seconds of a number or an ISO time with zone. Raises ValueError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not 0 < value < 1e11:
-            raise ValueError(f"{value!r} is not an epoch time")
-        return int(value)
+        return _bounded(float(value))
     found = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     if found.tzinfo is None:
         raise ValueError(f"time {value!r} has no zone; write 2026-01-31T12:00:00Z")
-    return int(found.timestamp())
+    return _bounded(found.timestamp())
+
+
+def _bounded(epoch: float) -> int:
+    if not 0 < epoch < convert.LAST_TIME:
+        raise ValueError(f"{epoch!r} is not a time between 1970 and 2286")
+    return int(epoch)

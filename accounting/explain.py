@@ -25,18 +25,25 @@ class Verdict:
     """cause: "node", "job", "unknown" or "none" (it didn't fail); nodes: (name, share) of the candidates, largest first;
     own: share of the job itself; sentence: for people."""
 
-    job: int
+    job: str
     cause: str
     nodes: tuple[tuple[str, float], ...]
     own: float
     sentence: str
 
 
-def who_broke(history: History, scored: Attribution, job: int) -> Verdict:
-    """The verdict on the last failed attempt of a job (raw id), or why there is none."""
-    attempts = np.flatnonzero(history.attempts.job == job)
+def who_broke(history: History, scored: Attribution, number: int | None, label: str = "") -> Verdict:
+    """The verdict on the last failed attempt of a job, or why there is none.
+
+    number: Slurm's own (None: accounting doesn't know it); label: as people see it.
+    """
+    job = label or str(number)
+    if number is None:
+        return Verdict(job, "none", (), 0.0, f"job {job}: not in the history of cluster {history.cluster}")
+    attempts = np.flatnonzero(history.attempts.job == number)
     if len(attempts) == 0:
-        return Verdict(job, "none", (), 0.0, f"job {job}: not in the history of {history.cluster} up to then")
+        stretch = f"it never ran in the {(history.as_of - history.window_start) / 86400:g} days that are scored"
+        return Verdict(job, "none", (), 0.0, f"job {job}: {stretch}")
     failed = attempts[scored.failures.of_attempt[attempts] >= 0]
     if len(failed) == 0:
         how = OUTCOMES.get(int(history.attempts.outcome[attempts[-1]]), "still runs, or ended at its time limit")
@@ -47,7 +54,7 @@ def who_broke(history: History, scored: Attribution, job: int) -> Verdict:
     nodes = tuple((history.nodes.names[int(scored.failures.node[r])], float(scored.blame[r])) for r in rows)
     own = float(scored.own[failure])
     if nodes and (scored.failures.known[failure] or nodes[0][1] >= max(SURE, own)):
-        return Verdict(job, "node", nodes, own, _node_sentence(history, scored, failure, int(rows[0])))
+        return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]))}")
     if own >= SURE:
         sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure)}"
         return Verdict(job, "job", nodes, own, sentence)
@@ -64,7 +71,6 @@ def _own_words(history: History, scored: Attribution, failure: int) -> str:
 
 def _node_sentence(history: History, scored: Attribution, failure: int, row: int) -> str:
     failures, node = scored.failures, int(scored.failures.node[row])
-    members = np.flatnonzero(failures.of_attempt == failure)
     evidence = [
         *_events(history, node, float(failures.time[failure])),
         *_others(history, scored, node, failure),
@@ -73,7 +79,7 @@ def _node_sentence(history: History, scored: Attribution, failure: int, row: int
     if failures.culprit[row] and not any("drained" in e or "down" in e for e in evidence):
         evidence.insert(0, "named by Slurm as the failed node")
     told = "; ".join(evidence) or "the likeliest of its nodes"
-    return f"job {int(history.attempts.job[members[0]])}: {history.nodes.names[node]}, {scored.blame[row]:.0%}: {told}"
+    return f"{history.nodes.names[node]}, {scored.blame[row]:.0%}: {told}"
 
 
 def _events(history: History, node: int, time: float) -> list[str]:

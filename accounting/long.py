@@ -101,10 +101,10 @@ def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> d
     from . import capability, scoring  # noqa: PLC0415 - numpy
     from .attribution import attribute  # noqa: PLC0415
     from .history import load_history  # noqa: PLC0415
-    from .store import connect  # noqa: PLC0415
+    from .store import connect_to_read  # noqa: PLC0415
     from .story import stories  # noqa: PLC0415
 
-    db = connect(settings.history.path, create=False)
+    db = connect_to_read(settings.history.path)
     history = load_history(db, cluster, time.time(), settings.scoring.window_days, settings)
     options = scoring.options(settings)
     scored = attribute(history, options, scoring.model(settings))

@@ -97,7 +97,7 @@ def cluster_name(timeout: float) -> str:
 def from_file(path: str) -> list[NodeSpec]:
     """Specs from a saved `scontrol -o show node`. Raises InputError."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
             specs = parse_nodes(file.read())
     except (OSError, ValueError) as err:
         raise InputError(f"{path}: can't be read ({err}); save it with `scontrol -o show node`") from err

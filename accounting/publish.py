@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from slurm_hook import luatable
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, scores_to_json, write_json, write_text
+from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, read_scores, scores_to_json, write_json, write_text
 
 from .history import gpu_size
 from .nodes import NodeSpec
@@ -73,6 +73,7 @@ def publish(scores: Scores, settings: Settings) -> str:
     Returns the path of scores.json. Raises SnapshotError when the folder can't be written; what was there stays.
     """
     folder = settings.publish.path
+    _keep_better(scores, folder)
     data = scores_to_json(scores)
     archive = os.path.join(folder, ARCHIVE)
     try:
@@ -84,6 +85,25 @@ def publish(scores: Scores, settings: Settings) -> str:
     _drop_old(archive, scores.created - settings.publish.keep_days * 86400)
     write_text(folder, luatable.NAME, luatable.text(scores))
     return write_json(folder, SCORES_NAME, data)
+
+
+def _keep_better(scores: Scores, folder: str) -> None:
+    """A table without a single score never takes the place of one that has some: it is a mistake in settings or collecting.
+
+    Raises SnapshotError. After `max_age_hours` submissions pass the old one by, as they would the new one.
+    """
+    if any(node.capability is not None for node in scores.nodes.values()):
+        return
+    try:
+        before = read_scores(folder, trusted_uids=[os.geteuid()])
+    except SnapshotError:
+        return  # nothing that could be lost
+    scored = sum(node.capability is not None for node in before.nodes.values())
+    if scored:
+        raise SnapshotError(
+            f"{folder}: not published: none of {len(scores.nodes)} nodes has a score, while {scored} of the published ones have;"
+            f" see [scoring] window_days and whether collect still reads jobs, or remove {SCORES_NAME} if that is right"
+        )
 
 
 def _drop_old(archive: str, before: float) -> None:

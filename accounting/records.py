@@ -229,6 +229,8 @@ class Reader:
             number = raw_id(job[_RAW])
             if submit is None:
                 raise ValueError("no submit time")
+            if not job[_CLUSTER].isprintable():
+                raise ValueError(f"{job[_CLUSTER]!r} is not the name of a cluster")
         except ValueError as err:
             reject(Reject(str(err), kept_text(job)))
             return None
@@ -371,7 +373,15 @@ def raw_id(text: str) -> int:
 
 def digest(text: str) -> bytes:
     """8 bytes that tell whether a row changed."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return hashlib.blake2b(raw_bytes(text), digest_size=8).digest()
+
+
+def raw_bytes(text: str) -> bytes:
+    """The bytes that a text was read from; halves of surrogate pairs, which no bytes of UTF-8 give, as they stand."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def host_text(text: str) -> str | None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slurm_hook.config import Settings
-from slurm_hook.errors import StoreError
 from slurm_hook.snapshot import Scores
 
 from . import carried, publish
@@ -25,20 +24,6 @@ class Refreshed(NamedTuple):
     scores: Scores
     path: str
     notes: tuple[str, ...]
-
-
-def only_cluster(db: Any, asked: str | None) -> str:
-    """The cluster asked for, or the only one that the history has. Raises StoreError naming those there are."""
-    known = [row[0] for row in db.execute("SELECT name FROM clusters ORDER BY name")]
-    if asked in known:
-        return str(asked)
-    if asked or not known:
-        raise StoreError(
-            f"cluster {asked!r} has no history here (known: {', '.join(known) or 'none'}); run `workhorse collect` first"
-        )
-    if len(known) > 1:
-        raise StoreError(f"the history has clusters {', '.join(known)}; name one with -M")
-    return known[0]
 
 
 def cost_quantiles(db: Any, cluster: str, as_of: float) -> tuple[float, ...]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from slurm_hook import bounded
 from slurm_hook.errors import SlurmError
 
 from . import records
@@ -25,7 +24,6 @@ class SlurmTimeout(SlurmError):
     """The answer took too long or was too large: ask for less."""
 
 
-_READ = 1 << 20
 _IDS_AT_ONCE = 200  # an argument list has an end, and slurmdbd's patience too
 
 
@@ -40,23 +38,20 @@ def run(argv: Sequence[str], timeout: float) -> str:
     """Output of a short Slurm command, surrogateescape. Raises SlurmError: missing, failed, or no answer in time."""
     require(argv[0])
     try:
-        done = subprocess.run(
-            list(argv), capture_output=True, timeout=timeout, env=clean_environment(), stdin=subprocess.DEVNULL, check=False
-        )
-    except subprocess.TimeoutExpired:
+        code, out, stderr = bounded.run(argv, timeout, env=clean_environment())
+    except bounded.Expired:
         raise SlurmError(f"{argv[0]}: no answer within {timeout:g} s; see whether slurmdbd and slurmctld run") from None
     except OSError as err:
         raise SlurmError(f"{argv[0]}: can't be run ({err.strerror})") from err
-    if done.returncode:
-        words = _last_words(done.stderr)
-        raise SlurmError(f"{argv[0]} failed (exit code {done.returncode}): {words}; see whether slurmctld and slurmdbd run")
-    return done.stdout.decode("utf-8", "surrogateescape")
+    if code:
+        raise SlurmError(f"{argv[0]} failed (exit code {code}): {_last_words(stderr)}; see whether slurmctld and slurmdbd run")
+    return out.decode("utf-8", "surrogateescape")
 
 
 def require(command: str) -> None:
     """Raises SlurmError when a command isn't in PATH."""
     if shutil.which(command) is None:
-        raise SlurmError(f"{command}: not in PATH; run where Slurm's commands are, or read a dump with `collect --file`")
+        raise SlurmError(f"{command}: not in PATH; run where Slurm's commands are (for a dump: workhorse collect --file)")
 
 
 def _last_words(stderr: bytes) -> str:
@@ -109,53 +104,41 @@ class Query:
             try:
                 yield from self._watched(child, child.stdout)  # type: ignore[arg-type]
             finally:
-                _end(child)
-                child.wait()
-                if child.stdout:
-                    child.stdout.close()
-            if child.returncode:
+                code = _end(child)
+            if code:
                 stderr.seek(0)
                 words = _last_words(stderr.read())
                 too_large = "size limit" in words or "range" in words
                 raise (SlurmTimeout if too_large else SlurmError)(
-                    f"sacct failed (exit code {child.returncode}): {words}; see whether slurmdbd runs"
+                    f"sacct failed (exit code {code}): {words}; see whether slurmdbd runs"
                 )
 
     def _watched(self, child: subprocess.Popen[bytes], stdout: IO[bytes]) -> Iterator[list[str]]:
-        expired = threading.Event()
-
-        def end() -> None:
-            expired.set()
-            _end(child)
-
-        timer = threading.Timer(self.timeout, end)
-        timer.daemon = True
-        timer.start()
+        deadline = bounded.Deadline(self.timeout)
         try:
-            yield from split_rows(stdout, self.delimiter, len(self.fields))
-            child.wait()
-        finally:
-            timer.cancel()
-            if expired.is_set():
-                raise SlurmTimeout(
-                    f"sacct: not done within {self.timeout:g} s ([slurm] timeout); ask for less with [history] window_hours,"
-                    " or see why slurmdbd is slow"
-                )
+            yield from split_rows(lambda: deadline.read(stdout), self.delimiter, len(self.fields))
+            deadline.wait(child)
+        except bounded.Expired:
+            raise SlurmTimeout(
+                f"sacct: not done within {self.timeout:g} s ([slurm] timeout); ask for less with [history] window_hours,"
+                " or see why slurmdbd is slow"
+            ) from None
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a command that still runs, with what it started: a site's sacct may be a wrapper whose child keeps the pipe."""
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
+def _end(child: subprocess.Popen[bytes]) -> int:
+    """End what still runs of a command and give its exit code: 0 where it had ended well before."""
+    done = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    bounded.end(child)
+    return child.returncode if done else 0
 
 
-def split_rows(stream: IO[bytes], delimiter: str, width: int) -> Iterator[list[str]]:
+def split_rows(read: Callable[[], bytes], delimiter: str, width: int) -> Iterator[list[str]]:
     """Rows of `width` fields, each field followed by the delimiter and each row by a line break.
 
     Raises SlurmError when the output ends inside a row.
     """
     mark, rest, fields = delimiter.encode(), b"", []
-    while block := stream.read(_READ):
+    while block := read():
         parts = (rest + block).split(mark)
         rest = parts.pop()
         fields += [part.decode("utf-8", "surrogateescape") for part in parts]

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import hostlist
 import sqlite_utils
 
-from slurm_hook.errors import StoreError
+from slurm_hook.errors import StoreError, UsageError
 from slurm_hook.snapshot import hand_over
 
 from . import records, schema
+from .sqlite_words import BUSY_SECONDS, explain, look_at
 
 CHUNK = 2000
 _CACHE_SIZE = 20_000
-_BUSY_SECONDS = 30
 MAX_HOSTS = 65_536  # Slurm takes as many in one range and refuses more
 
 
@@ -32,22 +32,74 @@ def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
         raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
     try:
         _make_private(path)
-        conn = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+        conn = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        _refuse_foreign(conn, path)
         conn.execute("PRAGMA foreign_keys = ON")
         if conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = NORMAL")
         conn.execute("PRAGMA cache_size = -32768")
         db = sqlite_utils.Database(conn)
-        newer = schema.unknown(db)
-        if newer:
-            raise StoreError(f"{path}: written by a newer version (it has {', '.join(newer)}); update this one")
+        _refuse_newer(db, path)
         if len(schema.MIGRATIONS) != _applied(db):
             with transaction(conn, path):
                 schema.migrate(db)
     except (sqlite3.Error, OSError) as err:
         raise StoreError(explain(path, err)) from err
     return db
+
+
+def connect_to_read(path: str) -> sqlite_utils.Database:
+    """Open the history to look only: on a read-only copy, a full disk or beside a collector. Raises StoreError."""
+    if not os.path.exists(path):
+        raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
+    try:
+        conn = look_at(path, BUSY_SECONDS)
+        _refuse_foreign(conn, path)
+        db = sqlite_utils.Database(conn)
+        _refuse_newer(db, path)
+        if len(schema.MIGRATIONS) != _applied(db):
+            raise StoreError(f"{path}: empty, or written by an older version; run `workhorse collect` first")
+    except (sqlite3.Error, OSError) as err:
+        raise StoreError(explain(path, err)) from err
+    return db
+
+
+def clusters(db: Any) -> list[str]:
+    """The clusters of a database by name: those that anything is known of, or else all."""
+    rows = db.execute(
+        "SELECT name, EXISTS (SELECT 1 FROM nodes WHERE cluster_id = c.id)"
+        " OR EXISTS (SELECT 1 FROM attempts WHERE cluster_id = c.id) FROM clusters c ORDER BY name"
+    ).fetchall()
+    return [name for name, known in rows if known] or [name for name, _ in rows]
+
+
+def the_cluster(db: Any, path: str, asked: str | None) -> str:
+    """The cluster asked for, or the only one of the history. Raises UsageError or StoreError, naming those there are."""
+    known = clusters(db)
+    if not known:
+        raise StoreError(f"{path}: nothing is collected yet; run `workhorse collect` first, or name another with --db")
+    if asked is not None:
+        every = [row[0] for row in db.execute("SELECT name FROM clusters").fetchall()]
+        if asked not in every:
+            raise UsageError(f"-M {asked}: no such cluster in {path}; it has {', '.join(known)}")
+        return asked
+    if len(known) > 1:
+        raise UsageError(f"{path} has the clusters {', '.join(known)}; name one with -M")
+    return known[0]
+
+
+def _refuse_newer(db: Any, path: str) -> None:
+    newer = schema.unknown(db)
+    if newer:
+        raise StoreError(f"{path}: written by a newer version (it has {', '.join(newer)}); update this one")
+
+
+def _refuse_foreign(conn: sqlite3.Connection, path: str) -> None:
+    """A database of another program never gets our tables."""
+    tables = {row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and not {"_migrations", "attempts"} <= tables:
+        raise StoreError(f"{path}: a database of another program (it has {sorted(tables)[0]}); name another with --db")
 
 
 def _applied(db: Any) -> int:
@@ -66,22 +118,6 @@ def _make_private(path: str) -> None:
         hand_over(descriptor, folder or ".")
     finally:
         os.close(descriptor)
-
-
-def explain(path: str, err: Exception) -> str:
-    """A message for an SQLite or file error: what, why and how to mend it."""
-    text = str(err)
-    if isinstance(err, OSError):
-        return f"{path}: can't be opened ({err.strerror}); name another with --db or [history] path"
-    if "locked" in text or "busy" in text:
-        return f"{path}: locked by another program for over {_BUSY_SECONDS} s; end it and run again"
-    if "full" in text:
-        return f"{path}: the disk is full; nothing of this step was kept, make room and run again"
-    if "not a database" in text or "malformed" in text:
-        return f"{path}: not a usable SQLite file ({text}); move it away and collect anew, or restore a copy"
-    if "readonly" in text:
-        return f"{path}: may not be written; run as its owner"
-    return f"{path}: {text}"
 
 
 @contextmanager
@@ -120,7 +156,7 @@ def stored_text(text: str) -> str | bytes:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogateescape")
+        return records.raw_bytes(text)
     return text
 
 
@@ -136,8 +172,8 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     try:
-        if any(c.isspace() for c in text):
-            raise ValueError("a blank inside")
+        if not text.isprintable() or any(c.isspace() for c in text):
+            raise ValueError("a blank or a character that no host name has inside")
         if text.count("[") != text.count("]"):
             raise ValueError("brackets don't match")
         names = tuple(hostlist.expand_hostlist(text))
@@ -171,6 +207,8 @@ class Store:
         self._names: dict[str, dict[Any, int]] = {"users": {}, "states": {}, "works": {}, "nodes": {}}
         self._node_lists: dict[str, tuple[str, ...]] = {}
         self._text = records.Memo(stored_text)
+        if not cluster.isprintable():
+            raise UsageError(f"{cluster!r} can't be the name of a cluster; name it with -M")
         with transaction(self.conn, path):
             self.conn.execute("INSERT OR IGNORE INTO clusters (name) VALUES (?)", (cluster,))
         self.cluster_id: int = self._one("SELECT id FROM clusters WHERE name = ?", (cluster,))
@@ -184,12 +222,25 @@ class Store:
         """Accounting is read up to here; None before the first run."""
         return self._one("SELECT high_water FROM clusters WHERE id = ?", (self.cluster_id,))
 
+    def distrust_marks(self, until: int) -> None:
+        """Set marks back that a wrong clock left: what lies after `until` is to be read again."""
+        with transaction(self.conn, self.path):
+            self.conn.execute(
+                "UPDATE clusters SET high_water = ?, deep_read = NULL, backfill_start = NULL, backfill_end = NULL,"
+                " backfill_next = NULL WHERE id = ?",
+                (until, self.cluster_id),
+            )
+
     def set_high_water(self, until: int) -> None:
         """Advance the mark; it never goes back."""
         with transaction(self.conn, self.path):
             self.conn.execute(
                 "UPDATE clusters SET high_water = max(coalesce(high_water, 0), ?) WHERE id = ?", (until, self.cluster_id)
             )
+
+    def value_of(self, sql: str, *values: Any) -> Any:
+        """The one value that a query gives; its first parameter is this cluster."""
+        return self._one(sql, (self.cluster_id, *values))
 
     def value(self, column: str) -> int | None:
         """A column of this cluster's row."""
@@ -239,7 +290,7 @@ class Store:
                     changed.append((attempt_id,))
                 else:
                     attempt_id, next_id = next_id, next_id + 1
-                row, its_tasks, its_steps = self._rows(attempt_id, group.digest, attempt)
+                row, its_tasks, its_steps = self._rows(attempt_id, group.digest, attempt, reject)
                 attempts.append(row)
                 tasks += its_tasks
                 steps += its_steps
@@ -279,12 +330,15 @@ class Store:
             rows = [r for key in unique for r in self.conn.execute(one, (self.cluster_id, *key))]
         return {(job, submit): (number, digest) for job, submit, number, digest in rows}
 
-    def _rows(self, attempt_id: int, digest: bytes, a: records.Attempt) -> tuple[tuple[Any, ...], list[Any], list[Any]]:
+    def _rows(
+        self, attempt_id: int, digest: bytes, a: records.Attempt, reject: Callable[[records.Reject], None]
+    ) -> tuple[tuple[Any, ...], list[Any], list[Any]]:
         """The table rows of one attempt: attempt, tasks, steps."""
         flags = a.flags
         try:
             names = self.expand(a.node_list)
-        except ValueError:
+        except ValueError as err:
+            reject(records.Reject(f"{err}; the attempt is kept without nodes", f"JobID={a.label}"))
             names, flags = (), flags | records.BAD_NODE_LIST
         text = self._text
         row = (

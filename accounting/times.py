@@ -8,18 +8,37 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from slurm_hook.errors import UsageError
 
-from .convert import Times
+from .convert import LAST_TIME, Times
 
 HOUR = 3600
 DAY = 86_400
 _UNITS = {"second": 1, "minute": 60, "hour": HOUR, "day": DAY, "week": 7 * DAY}
-_NOW = re.compile(r"now(?:([+-])(\d+)(second|minute|hour|day|week)s?)?")
+_NOW = re.compile(r"(?a)now(?:([+-])(\d{1,12})(second|minute|hour|day|week)s?)?")
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 
 
 def parse_when(text: str, now: int) -> int:
     """now, now-90days, today, midnight, 2026-01-31[T12:00[:00]], uts1795958909 → epoch seconds. Raises UsageError."""
-    word = text.strip()
+    try:
+        found = _parsed(text.strip(), now)
+    except (ValueError, OverflowError, OSError):
+        found = None
+    if found is None:
+        raise UsageError(f"{text!r} is not a time; write now-90days, 2026-01-31, 2026-01-31T12:00:00 or uts1795958909")
+    if not 0 < found < LAST_TIME:
+        raise UsageError(f"{text!r} is not a time between 1970 and 2286")
+    return found
+
+
+def past(text: str, now: int, option: str) -> int:
+    """The same for what can't be known before it happens. Raises UsageError for a time later than now."""
+    when = parse_when(text, now)
+    if when > now:
+        raise UsageError(f"{option} {text}: lies in the future")
+    return when
+
+
+def _parsed(word: str, now: int) -> int | None:
     match = _NOW.fullmatch(word)
     if match:
         sign, count, unit = match.groups()
@@ -28,14 +47,14 @@ def parse_when(text: str, now: int) -> int:
         day = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
         shift = {"yesterday": -1, "tomorrow": 1}.get(word, 0)
         return int((day + timedelta(days=shift)).timestamp())
-    if word.removeprefix("uts").isdigit() and len(word) <= 15:
+    if word.removeprefix("uts").isdecimal() and len(word) <= 15:
         return int(word.removeprefix("uts"))
     for form in _FORMATS:
         try:
             return int(datetime.strptime(word, form).timestamp())
         except (ValueError, OverflowError):
             continue
-    raise UsageError(f"{text!r} is not a time; write now-90days, 2026-01-31, 2026-01-31T12:00:00 or uts1795958909")
+    return None
 
 
 def zone(name: str | None) -> Times:

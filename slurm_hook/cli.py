@@ -7,12 +7,16 @@ their absence is a message that says what to install.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from contextlib import suppress
+from typing import Any
 
 import click
 
 from . import __version__, config
-from .errors import ConfigError, WorkhorseError
+from .errors import ConfigError, StoreError, WorkhorseError
+from .terminal import say
 
 COMMANDS: dict[str, str] = {
     # name: module:attribute
@@ -57,14 +61,53 @@ class LazyGroup(click.Group):
             return _absent(cmd_name, err.name or module)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors of SQLite, which can come with any row of a damaged history, are told like all others."""
+        try:
+            return super().invoke(ctx)
+        except Exception as err:
+            sqlite = sys.modules.get("sqlite3")
+            if sqlite is None or not isinstance(err, sqlite.DatabaseError) or isinstance(err, sqlite.ProgrammingError):
+                raise
+            path = ctx.meta.get("workhorse.history") or ctx.obj.history.path
+            raise StoreError(importlib.import_module("accounting.sqlite_words").explain(path, err)) from err
+
+
+EXTRAS = {"jinja2": "report", "pyslurm": "pyslurm"}  # package: the extra that brings it, where it isn't `accounting`
+
 
 def _absent(name: str, module: str) -> click.Command:
-    """Stands for a command whose packages aren't installed here."""
+    """Stands for a command whose packages aren't installed here. It takes any arguments and still describes itself."""
+    extra = EXTRAS.get(module, "accounting")
 
-    def fail() -> None:
-        raise WorkhorseError(f"workhorse {name} needs the package {module}; install slurm-workhorse[accounting] here")
+    def fail(words: tuple[str, ...]) -> None:
+        where = "" if extra in EXTRAS.values() else ", or run it on the controller"
+        raise WorkhorseError(f"workhorse {name} needs the package {module}; install slurm-workhorse[{extra}] here{where}")
 
-    return click.Command(name, callback=fail, short_help=f"(needs {module})", context_settings={"ignore_unknown_options": True})
+    said = _description(COMMANDS[name])
+    needs = f"(needs {module})" if extra in EXTRAS.values() else "(controller only)"
+    return click.Command(
+        name,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        callback=fail,
+        help=f"{said}\n\nNot usable here: the package {module} is missing; slurm-workhorse[{extra}] brings it.",
+        short_help=f"{needs} {said}",
+        context_settings={"ignore_unknown_options": True},
+    )
+
+
+def _description(place: str) -> str:
+    """First line of a command's docstring, read without importing it."""
+    import ast  # noqa: PLC0415 - only where packages are missing
+    import importlib.util  # noqa: PLC0415
+
+    module, _, attribute = place.partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    with open(spec.origin, encoding="utf-8") as file:
+        found = [f for f in ast.parse(file.read()).body if isinstance(f, ast.FunctionDef) and f.name == attribute]
+    return ((ast.get_docstring(found[0]) or "") if found else "").partition("\n")[0]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,23 +130,55 @@ def workhorse(ctx: click.Context, config_path: str | None) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: exceptions of this project become one message on stderr and their exit code."""
+    if not _streams():
+        say("workhorse: stdout is closed; send it to a file, or to /dev/null", err=True)
+        sys.exit(1)
+    code = _run(argv)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as err:
+            if stream is sys.stdout:
+                say(f"workhorse: stdout can't be written ({err.strerror})", err=True)
+                code = code or 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python's own flush at exit fails again
+    sys.exit(code)
+
+
+def _streams() -> bool:
+    """Make sure that no file of ours gets the number of a closed standard stream. False where nothing can be printed."""
+    closed = []
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            closed.append(number)
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    return 1 not in closed
+
+
+def _run(argv: list[str] | None) -> int:
     try:
         code = workhorse.main(args=argv, prog_name="workhorse", standalone_mode=False)
     except WorkhorseError as err:
-        click.echo(f"workhorse: {printable(str(err))}", err=True)
-        sys.exit(err.exit_code)
+        say(f"workhorse: {err}", err=True)
+        return err.exit_code
     except click.ClickException as err:
-        err.show()
-        sys.exit(err.exit_code)
+        with suppress(OSError):
+            err.show()
+        return err.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("workhorse: interrupted", err=True)
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def printable(text: str) -> str:
-    """Text without control characters and broken bytes: names that users chose may hold terminal escapes."""
-    return "".join(ch if ch.isprintable() or ch == "\n" else f"\\x{ord(ch):02x}" for ch in text)
+        say("workhorse: interrupted", err=True)
+        return 130
+    except OSError:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            return 1  # it was stdout, of which main tells
+        raise
+    return code if isinstance(code, int) else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from .errors import InputError, SlurmError, SnapshotError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores, scores_from_json
+from .terminal import one_line
 
 if TYPE_CHECKING:
     from typing import Any
@@ -26,22 +27,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job", type=int)
+@click.argument("job")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--as-of", help="blame as known at this moment, as in sacct: now-7days, 2026-01-31, …")
 @click.option("--log", type=click.Path(), default=replay.LOG, show_default=True, help="syslog's file of workhorse")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.pass_context
-def explain(ctx: click.Context, job: int, db: str | None, **options: Any) -> None:
+def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> None:
     """Tell why a job got its nodes and, where it failed, who broke it: a node, the job itself, or unknown.
 
     Users are told about their own jobs; who broke it is told to who may read the history.
 
-    Example: workhorse explain 4711
+    \b
+    Examples:
+      workhorse explain 4711
+      workhorse explain 4711_3
     """
     settings: Settings = ctx.obj
-    facts = ask_slurm(job)
+    facts = ask_slurm(explaining.checked_id(job))
     may_read = os.access(db or settings.history.path, os.R_OK)
     if facts is None and not may_read:
         raise InputError(f"job {job}: Slurm doesn't know it, or it is another user's; users are told about their own jobs")
@@ -56,22 +60,24 @@ def explain(ctx: click.Context, job: int, db: str | None, **options: Any) -> Non
         lines.append(verdict.sentence)
     if options["as_json"]:
         known = {} if facts is None else facts._asdict()
-        click.echo(json.dumps({"job": job, "words": lines, **known, "blame": vars(verdict) if verdict else None}, indent=1))
+        click.echo(json.dumps({"words": lines, **known, "job": job, "blame": vars(verdict) if verdict else None}, indent=1))
         return
     for line in lines:
-        click.echo("".join(ch if ch.isprintable() else "·" for ch in line))
+        click.echo(one_line(line))
 
 
-def ask_slurm(job: int) -> JobFacts | None:
-    """The job as slurmctld or else accounting knows it; None where neither does or answers."""
+def ask_slurm(job: str) -> JobFacts | None:
+    """The job as slurmctld or else accounting knows it; None where neither does or answers. Raises UsageError for an array."""
     try:
-        code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", str(job), "-o", explaining.SQUEUE])
+        code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", job, "-o", explaining.SQUEUE])
         found = explaining.from_squeue(out) if code == 0 else None
         if found is None:
-            argv = ["sacct", "-X", "-n", "-P", "-j", str(job), "-o", explaining.SACCT]
+            argv = ["sacct", "-X", "-n", "-P", "-j", job, "-o", explaining.SACCT]
             found = explaining.from_sacct(commands.run(argv))
     except SlurmError:
         return None
+    if found is not None:
+        explaining.check_single(job, found.job)
     return found
 
 
@@ -99,7 +105,7 @@ def archived(settings: Settings, name: str) -> Scores | None:
         return None
 
 
-def _blame(ctx: click.Context, job: int, db: str | None, options: dict[str, Any]) -> Any:
+def _blame(ctx: click.Context, job: str, db: str | None, options: dict[str, Any]) -> Any:
     # by name: this half must not depend on the other
     lemons = importlib.import_module("accounting.cli_lemons")
     return lemons.blame(ctx, job, db=db, cluster=options["cluster"], as_of=options["as_of"])

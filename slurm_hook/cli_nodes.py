@@ -13,6 +13,7 @@ from .errors import UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores
+from .terminal import one_line
 
 if TYPE_CHECKING:
     from typing import Any
@@ -63,9 +64,9 @@ def _print_long(chosen: list[NodeScore], scores: Scores, settings: Settings, as_
         click.echo(json.dumps(long.as_json(chosen, words), indent=1))
         return
     for name, lines in words.items():
-        click.echo(name)
+        click.echo(one_line(name))
         for line in lines:
-            click.echo("  " + "".join(ch if ch.isprintable() else "·" for ch in line))
+            click.echo("  " + one_line(line))
 
 
 def _chosen(found: list[NodeScore], nodelist: str | None, partition: str | None) -> list[NodeScore]:

@@ -12,6 +12,7 @@ import click
 from . import jobs, queue
 from .errors import InputError, SlurmError, SnapshotError, UsageError
 from .light import TYPE_CHECKING
+from .terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +54,12 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
     found = _with_details(jobs.load())
     past = _past(whom)
     shown = queue.waiting_stages(found, settings, now, method=_method(settings), past=past, user=whom)
-    _print(STAGE_COLUMNS, [_stage_cells(s) for s in shown.stages], [s._asdict() for s in shown.stages], form)
-    if shown.others and not (form["as_json"] or form["parsable"]):
+    plain = not (form["as_json"] or form["parsable"])
+    if plain and not shown.stages:
+        click.echo("no stage is waiting" if user is None else f"no stage of {one_line(user)} is waiting")
+    else:
+        _print(STAGE_COLUMNS, [_stage_cells(s) for s in shown.stages], [s._asdict() for s in shown.stages], form)
+    if shown.others and plain:
         click.echo(f"and {shown.others} of others")
 
 
@@ -124,13 +129,9 @@ def _print(titles: Sequence[str], cells: list[list[str]], data: list[dict[str, A
     header = [] if form["noheader"] else [list(titles)]
     if form["parsable"]:
         for line in header + cells:
-            click.echo("|".join(_printable(cell).replace("|", "?") for cell in line))
+            click.echo("|".join(one_line(cell).replace("|", "\\x7c") for cell in line))
         return
-    lines = header + [[_printable(cell)[:40] for cell in line] for line in cells]
+    lines = header + [[one_line(cell)[:40] for cell in line] for line in cells]
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(titles))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)

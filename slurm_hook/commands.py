@@ -6,9 +6,9 @@ The submit path has its own leaner call (cluster.py); nothing here is imported b
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 
+from . import bounded
 from .errors import SlurmError
 
 TIMEOUT = 60.0
@@ -36,22 +36,19 @@ def attempt(
 ) -> tuple[int, str, str]:
     """Exit code, output and error output of a command. Raises SlurmError where it can't be run or doesn't end in time."""
     try:
-        done = subprocess.run(
-            list(argv),
-            input=None if text is None else text.encode("utf-8", "surrogateescape"),
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            env=dict(env) if env is not None else environment(),
-            timeout=timeout,
-            check=False,
+        code, out, stderr = bounded.run(
+            argv,
+            timeout,
+            env=env if env is not None else environment(),
+            text=None if text is None else text.encode("utf-8", "surrogateescape"),
         )
     except FileNotFoundError as err:
         raise SlurmError(f"{argv[0]} is not in PATH; install Slurm's client commands or mend PATH") from err
     except OSError as err:
         raise SlurmError(f"{argv[0]} can't be started ({err.strerror})") from err
-    except subprocess.TimeoutExpired as err:
+    except bounded.Expired as err:
         raise SlurmError(f"{argv[0]} did not end within {timeout:g} s; is slurmctld up? try `scontrol ping`") from err
-    return done.returncode, _text(done.stdout), _text(done.stderr)
+    return code, _text(out), _text(stderr)
 
 
 def _text(raw: bytes) -> str:

@@ -40,15 +40,19 @@ class Setting(Record):
 OUTCOMES = ("right", "wrong", "silent", "survived")
 SETTINGS: tuple[Setting, ...] = (
     Setting("history", "path", str, "/var/lib/workhorse/history.db", "SQLite file with the task history (private)"),
-    Setting("history", "keep_days", int, 400, "attempts that ended longer ago are dropped by `workhorse db vacuum`", low=1),
-    Setting("history", "window_hours", int, 24, "largest stretch asked of slurmdbd in one sacct call", low=1),
-    Setting("history", "overlap_hours", int, 2, "stretch before the high-water mark that is read again", low=0),
-    Setting("history", "deep_hours", int, 72, "stretch read again once a day, for rows that slurmdbd got late", low=0),
-    Setting("history", "first_days", int, 90, "how far back the first collect goes", low=1),
+    Setting("history", "keep_days", int, 400, "attempts that ended longer ago are dropped by `workhorse db vacuum`", low=1,
+            high=36500),
+    Setting("history", "window_hours", int, 24, "largest stretch asked of slurmdbd in one sacct call", low=1, high=876000),
+    Setting("history", "overlap_hours", int, 2, "stretch before the high-water mark that is read again", low=0,
+            high=876000),
+    Setting("history", "deep_hours", int, 72, "stretch read again once a day, for rows that slurmdbd got late", low=0,
+            high=876000),
+    Setting("history", "first_days", int, 90, "how far back the first collect goes", low=1, high=36500),
     Setting("slurm", "backend", str, "auto", "where accounting is read from", ("auto", "pyslurm", "cli")),
-    Setting("slurm", "timeout", float, 300.0, "seconds that one sacct or sacctmgr call may take", low=1),
+    Setting("slurm", "timeout", float, 300.0, "seconds that one sacct or sacctmgr call may take", low=1,
+            high=86400),
     Setting("scoring", "method", str, "attributed", "which method scores the nodes", ("attributed", "published")),
-    Setting("scoring", "window_days", float, 90.0, "stretch of history that is scored", low=0),
+    Setting("scoring", "window_days", float, 90.0, "stretch of history that is scored", low=1, high=36500),
     Setting("scoring", "capacity_resource", str, "auto", "what demand and capacity are measured in",
             ("auto", "mem", "gpu_mem"), hook=True),
     Setting("scoring", "gpu_mem", dict, {"a100": 81920, "h100": 81920, "h200": 144384, "v100": 32768, "default": 81920},
@@ -56,7 +60,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("scoring", "heavy_threshold", float, 0.0, "utilization above which a task is heavy; 0: Otsu's", low=0, high=1),
     Setting("scoring", "overload_threshold", float, 0.9, "utilization above which hours count as overload", low=0, high=1),
     Setting("scoring", "max_gap_hours", float, 6.0, "idle gap that ends a group of heavy tasks", low=0),
-    Setting("scoring", "half_life_days", float, 30.0, "days after which evidence counts half, attributed method", low=0.1),
+    Setting("scoring", "half_life_days", float, 30.0, "days after which evidence counts half, attributed method", low=0.1,
+            high=36500),
     Setting("outcomes", "states", dict,
             {"COMPLETED": "right", "NODE_FAIL": "wrong", "BOOT_FAIL": "wrong", "FAILED": "wrong", "LAUNCH_FAILED": "wrong",
              "TIMEOUT": "survived", "OUT_OF_MEMORY": "silent", "PREEMPTED": "silent", "DEADLINE": "silent", "REVOKED": "silent",
@@ -74,7 +79,8 @@ SETTINGS: tuple[Setting, ...] = (
                          r"bad node|\bmce\b"},
             "classes of drain and down reasons: the first whose regular expression is found, upper case or not"),
     Setting("publish", "path", str, "/var/lib/workhorse/public", "folder of scores.json and live.json", hook=True),
-    Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0),
+    Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0,
+            high=36500),
     Setting("publish", "metrics", str, "", "folder of node_exporter's textfile collector (empty: no metrics)"),
     Setting("steer", "mode", str, "observe", "what is done with jobs that match",
             ("off", "observe", "avoid", "steer"), hook=True),
@@ -189,12 +195,45 @@ def _checked(key: str, value: Any) -> Any:
         if setting.choices and item not in setting.choices:
             raise ConfigError(f"{key} = {value!r}: must be one of {', '.join(setting.choices)}")
     if isinstance(value, dict):
+        _check_table(setting, value)
         return {**setting.default, **value}  # a table changes the entries it names
+    if isinstance(value, list):
+        wrong = [item for item in value if not isinstance(item, str) or not item]
+        if wrong:
+            raise ConfigError(f'{key} = {value!r}: {wrong[0]!r} is not a name; write names in quotes, such as ["llm"]')
+    if isinstance(value, str):
+        _check_text(setting, value)
     _check_range(setting, value)
     return value
 
 
+def _check_text(setting: Setting, value: str) -> None:
+    if setting.default and not value.strip():
+        raise ConfigError(f"{setting.key} = {value!r}: must not be empty (default {setting.default!r})")
+    if "\0" in value:
+        raise ConfigError(f"{setting.key} = {value!r}: holds a NUL byte")
+
+
+def _check_table(setting: Setting, value: Mapping[str, Any]) -> None:
+    """Names and values of a table: numbers above 0 where the defaults are numbers, else words."""
+    wants_numbers = any(not isinstance(item, str) for item in setting.default.values())
+    for name, item in value.items():
+        if wants_numbers and (isinstance(item, bool) or not isinstance(item, (int, float)) or not 0 < item < 1e12):
+            raise ConfigError(f"{setting.key}: {name} = {item!r}: must be a number above 0")
+        if not wants_numbers and not isinstance(item, str):
+            raise ConfigError(f"{setting.key}: {name} = {item!r}: must be a text in quotes")
+        if setting.name == "exit_codes" and not _is_exit_code(name):
+            raise ConfigError(f'{setting.key}: {name!r} is no exit code; write "75", or "0:9" (code:signal)')
+
+
+def _is_exit_code(text: str) -> bool:
+    code, colon, signal = text.partition(":")
+    return all(part.isdecimal() and part.isascii() and int(part) < 256 for part in ([code, signal] if colon else [code]))
+
+
 def _check_range(setting: Setting, value: Any) -> None:
+    if isinstance(value, (int, float)) and not abs(value) < 1e12:  # NaN too
+        raise ConfigError(f"{setting.key} = {value!r}: must be a finite number (default {setting.default!r})")
     if setting.low is not None and value < setting.low:
         raise ConfigError(f"{setting.key} = {value!r}: must be at least {setting.low:g}")
     if setting.high is not None and value > setting.high:
@@ -213,8 +252,8 @@ def load(path: str | None = None) -> Settings:
     named = path or os.environ.get(PATH_VARIABLE)
     source = named or DEFAULT_PATH
     try:
-        with open(source, "rb") as file:
-            tables = tomllib.load(file)
+        with open(source, encoding="utf-8-sig") as file:
+            tables = tomllib.loads(file.read())
     except FileNotFoundError:
         if named:
             raise ConfigError(f"{source}: no such settings file; name another with --config or ${PATH_VARIABLE}") from None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from . import hostlist, mark
+from .errors import UsageError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -11,8 +14,9 @@ if TYPE_CHECKING:
     from .snapshot import NodeScore, Scores
 
 SHOWN = 12
+_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
 # what users write stands last, so that nothing in it can pass for another field
-SQUEUE, SACCT = "%A|%u|%T|%N|%x|%k", "JobIDRaw,User,State,NodeList,Comment"
+SQUEUE, SACCT = "%i|%A|%u|%T|%N|%x|%k", "JobID,JobIDRaw,User,State,NodeList,Comment"
 MODES = {
     "avoid": "the worst nodes of its partition were left out (mode avoid)",
     "steer": "its nodes were drawn by probability (mode steer)",
@@ -22,9 +26,12 @@ MODES = {
 
 
 class JobFacts(Record):
-    """What Slurm says of a job: node lists expanded; excludes: None where Slurm no longer tells them."""
+    """What Slurm says of a job: node lists expanded; excludes: None where Slurm no longer tells them.
 
-    job: int
+    job: as people see it, such as 123, 123_4 or 123+1.
+    """
+
+    job: str
     user: str
     state: str
     nodes: tuple[str, ...] = ()
@@ -34,18 +41,32 @@ class JobFacts(Record):
 
 def from_squeue(text: str) -> JobFacts | None:
     """The first row of `squeue -h -t all -j ID -o SQUEUE`; None where there is none."""
-    row = text.split("\n", 1)[0].split("|", 5)
-    if len(row) < 6 or not row[0].isdigit():
+    row = text.split("\n", 1)[0].split("|", 6)
+    if len(row) < 7 or not row[1].isdigit():
         return None
-    return JobFacts(int(row[0]), row[1], row[2], _names(row[3]), row[5].removeprefix("(null)"), _names(row[4]))
+    return JobFacts(row[0], row[2], row[3], _names(row[4]), row[6].removeprefix("(null)"), _names(row[5]))
 
 
 def from_sacct(text: str) -> JobFacts | None:
     """The first row of `sacct -X -n -P -o SACCT`."""
-    row = text.split("\n", 1)[0].split("|", 4)
-    if len(row) < 5 or not row[0].isdigit():
+    row = text.split("\n", 1)[0].split("|", 5)
+    if len(row) < 6 or not row[1].isdigit():
         return None
-    return JobFacts(int(row[0]), row[1], (row[2].split() or [""])[0], _names(row[3]), row[4])
+    return JobFacts(row[0], row[2], (row[3].split() or [""])[0], _names(row[4]), row[5])
+
+
+def checked_id(text: str) -> str:
+    """A job as people name it: 123, an array's task 123_4, a component 123+1. Raises UsageError."""
+    if not _ID.fullmatch(text):
+        raise UsageError(f"{text!r} is not a job; write 4711, 4711_3 (a task of an array) or 4711+1 (a component)")
+    return text
+
+
+def check_single(asked: str, label: str) -> None:
+    """Raises UsageError where a number stands for an array or a heterogeneous job: each of its members has its own story."""
+    if label != asked and label.startswith((f"{asked}_", f"{asked}+")):
+        what, example = ("an array", f"{asked}_0") if label[len(asked)] == "_" else ("a heterogeneous job", f"{asked}+0")
+        raise UsageError(f"job {asked} is {what}; name one of its members, such as {example}")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -213,8 +213,12 @@ def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
         raise SnapshotError(f"{path}: can't be opened ({err.strerror})") from err
+    try:
+        _check_trust(path, os.fstat(descriptor), trusted_uids)
+    except BaseException:
+        os.close(descriptor)
+        raise
     with os.fdopen(descriptor, "rb") as file:
-        _check_trust(path, os.fstat(file.fileno()), trusted_uids)
         try:
             return json_loads(file.read(MAX_BYTES + 1).decode())
         except (ValueError, RecursionError, OSError) as err:

@@ -10,6 +10,7 @@ import time
 import click
 
 from .light import TYPE_CHECKING
+from .terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,11 +76,11 @@ def print_nodes(
         click.echo(json.dumps([n._asdict() for n in rows], indent=1))
         return
     chosen = [c for name in (columns or [c[0] for c in COLUMNS]) for c in COLUMNS if c[0] == name]
-    cells = [[printable(text(n)) for _, text in chosen] for n in rows]
+    cells = [[one_line(text(n)) for _, text in chosen] for n in rows]
     titles = [name for name, _ in chosen]
     if parsable:
         for line in ([titles] if header else []) + cells:
-            click.echo("|".join(line))
+            click.echo("|".join(cell.replace("|", "\\x7c") for cell in line))
         return
     if not columns and sys.stdout.isatty():
         titles, cells = fitting(titles, cells, shutil.get_terminal_size().columns)
@@ -87,11 +88,6 @@ def print_nodes(
         _plain(titles, cells, header)
     if header and method in UNITS and not columns:
         click.echo(UNITS[method])
-
-
-def printable(text: str) -> str:
-    """One line without control characters: what stands in a published file must not reach a terminal as it is."""
-    return "".join(ch if ch.isprintable() else f"\\x{ord(ch):02x}" for ch in text)
 
 
 def fitting(titles: list[str], cells: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:

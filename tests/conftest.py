@@ -1,11 +1,23 @@
 """Fixtures for all tests."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.sandbox import Sandbox
+
+# The same examples each time, and no long search for a smaller one: a run says yes or no, at once and again the same.
+# WORKHORSE_SEARCH=1 looks at others each time (a larger number at as many times more, where a test sets none itself);
+# what it finds becomes an explicit example.
+settings.register_profile(
+    "same", derandomize=True, print_blob=False, database=None, deadline=None, phases=(Phase.explicit, Phase.generate)
+)
+SEARCH = int(os.environ.get("WORKHORSE_SEARCH") or 0)
+settings.register_profile("search", derandomize=False, print_blob=True, deadline=None, max_examples=100 * max(SEARCH, 1))
+settings.load_profile("search" if SEARCH else "same")
 
 
 @pytest.fixture(scope="session")

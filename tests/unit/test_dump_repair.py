@@ -187,7 +187,7 @@ def test_json_jobs_of_wrong_shape_are_set_aside(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no field JobIDRaw"),
+        ("", "empty"),
         ("JobName|State\nx|y\n", "no field JobIDRaw"),
         ("JobID|State\n1|FAILED\n", "Submit"),
         ("{", "not valid JSON"),

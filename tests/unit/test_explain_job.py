@@ -20,7 +20,7 @@ SCORES = Scores("snap1", "alpha", time.time(), time.time(), "attributed", Settin
 
 
 def job(**fields):
-    return explain.JobFacts(**{"job": 7, "user": "alice", "state": "RUNNING", "nodes": ("n2", "n3"), **fields})
+    return explain.JobFacts(**{"job": "7", "user": "alice", "state": "RUNNING", "nodes": ("n2", "n3"), **fields})
 
 
 AVOID, STEER = text(Mark("avoid", "snap1", 3)), text(Mark("steer", "snap1", 3))
@@ -53,11 +53,11 @@ def test_nodes_in_words_worst_first():
 
 
 def test_rows_are_read_with_hostile_comments():
-    found = explain.from_squeue("7|alice|RUNNING|n[2-3]|n1|wh=1;m=avoid|root|x\n8|bob|PENDING|||\n")
-    assert found == explain.JobFacts(7, "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",))
-    assert explain.from_squeue("7|alice|PENDING||(null)|(null)\n").excludes == ()
+    found = explain.from_squeue("7|7|alice|RUNNING|n[2-3]|n1|wh=1;m=avoid|root|x\n8|8|bob|PENDING|||\n")
+    assert found == explain.JobFacts("7", "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",))
+    assert explain.from_squeue("7|7|alice|PENDING||(null)|(null)\n").excludes == ()
     assert explain.from_squeue("slurm_load_jobs error: Invalid job id specified\n") is None
-    row = explain.from_sacct("7|alice|CANCELLED by 12|None assigned|a|b|c\n8|bob|X|n1|\n")
+    row = explain.from_sacct("7|7|alice|CANCELLED by 12|None assigned|a|b|c\n8|8|bob|X|n1|\n")
     assert (row.user, row.state, row.nodes, row.comment) == ("alice", "CANCELLED", (), "a|b|c")
     assert explain.from_sacct("") is None
 
@@ -65,7 +65,7 @@ def test_rows_are_read_with_hostile_comments():
 def slurm(folder, user):
     """A squeue that knows job 7 of this user."""
     path = folder / "squeue"
-    row = f"7|{user}|PENDING||n1|{text(Mark('avoid', 'snap1', 3))}"
+    row = f"7|7|{user}|PENDING||n1|{text(Mark('avoid', 'snap1', 3))}"
     path.write_text(f"#!/bin/sh\necho '{row}'\n")
     path.chmod(0o755)
 

@@ -144,7 +144,7 @@ JOB = 9999
         ({"nodes": [5], "start": 200.0, "end": 200.05, "outcome": WRONG, "user": 2}, (), "job", "the job itself"),
         ({"nodes": [5], "start": 200.0, "end": 201.0, "outcome": RIGHT}, (), "none", "ended right"),
         ({"nodes": [5], "start": 200.0, "end": 201.0, "outcome": SURVIVED}, (), "none", "time limit"),
-        ({"nodes": [5], "start": 200.0, "end": 201.0, "job": 1}, (), "none", "not in the history"),
+        ({"nodes": [5], "start": 200.0, "end": 201.0, "job": 1}, (), "none", "never ran in the 17.5 days that are scored"),
     ],
     ids=["drained", "failed node", "likeliest", "unknown", "own", "right", "timeout", "absent"],
 )  # fmt: skip

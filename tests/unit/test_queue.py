@@ -84,7 +84,7 @@ def test_command_line(slurm):
     done = run(cli.workhorse, ["queue"])
     assert done.exit_code == 0 and "\x1b" not in done.output and "bobs" not in done.output and "and 1 of others" in done.output
     lines = run(cli.workhorse, ["queue", "-P", "--noheader"]).output.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("1|alice|?[2Jev?il?name|")
+    assert len(lines) == 1 and lines[0].startswith(r"1|alice|\x1b[2Jev\x7cil\x0aname|")
     assert json.loads(run(cli.workhorse, ["queue", "--json"]).output)[0]["name"] == "\x1b[2Jev|il\nname"
     assert "only root" in str(run(cli.workhorse, ["queue", "-u", "bob"]).exception)
     assert "no such pipeline" in str(run(cli.workhorse, ["queue", "--pipeline", "zzz"]).exception)

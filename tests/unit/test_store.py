@@ -76,7 +76,7 @@ def test_newer_database_is_refused(tmp_path):
 def test_what_is_no_database_is_left_alone(tmp_path, content):
     path = tmp_path / "h.db"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="not a usable SQLite file"):
+    with pytest.raises(StoreError, match="damaged, or no SQLite file"):
         store.connect(str(path))
     assert path.read_bytes() == content
 
@@ -158,7 +158,7 @@ def test_kinds_of_odd_rows(made):
         row(11, NodeList="n[1-"),
         row(12, NodeList="n[0-2000000]"),
     )
-    assert counts.rejected == 0 and counts.new == 12
+    assert counts.rejected == 2 and counts.new == 12  # two node lists that can't be read: kept, and told
     rows = all_of(made, "SELECT job_id, start, end, mem_mib, gpus, flags, is_open FROM attempts ORDER BY job_id")
     found = {r[0]: r[1:] for r in rows}
     assert found[1] == (1000, 1000, 8000, None, records.CLAMPED, 0)
@@ -343,7 +343,7 @@ def test_killed_at_any_moment(tmp_path):
     """kill -9 while collecting: the database is whole, and the next run makes it what an undisturbed one would."""
     dump = tmp_path / "dump"
     lines = ["|".join(records.FIELD_NAMES)]
-    for i in range(1, 30_001):
+    for i in range(1, 12_001):
         lines.append(
             "|".join(row(i, Submit=str(900 + i), JobName=f"j{i % 7}", NodeList=f"n[{i % 90}-{i % 90 + 2}]", AllocNodes="3"))
         )
@@ -360,11 +360,11 @@ def test_killed_at_any_moment(tmp_path):
         conn = store.connect(path).conn
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % store.CHUNK in (0, 30_000 % store.CHUNK)
+        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % store.CHUNK in (0, 12_000 % store.CHUNK)
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    assert "30000 attempts read" in done.stdout
-    assert count(path) == 30_000
-    assert store.connect(path).execute("SELECT count(*) FROM tasks").fetchone() == (90_000,)
+    assert "12000 attempts read" in done.stdout
+    assert count(path) == 12_000
+    assert store.connect(path).execute("SELECT count(*) FROM tasks").fetchone() == (36_000,)
 
 
 def count(path):

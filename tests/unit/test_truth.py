@@ -136,7 +136,7 @@ def dumps(draw):
     return found, gpus_told, delimiter, text
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(dumps())
 def test_what_goes_in_comes_out(tmp_path_factory, case):
     found, gpus_told, delimiter, text = case

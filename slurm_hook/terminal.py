@@ -1,0 +1,31 @@
+"""Text for terminals: names come from users, sites and files, and may hold escapes, line breaks and broken bytes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import click
+
+
+def printable(text: str) -> str:
+    """Text without control characters and broken bytes; line breaks stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(ch if ch.isprintable() or ch == "\n" else f"\\x{ord(ch):02x}" for ch in text)
+
+
+def one_line(text: str) -> str:
+    """The same for a cell of a table or a line of its own: line breaks are shown too."""
+    return printable(text).replace("\n", "\\x0a")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text of our own making that holds names of others. Line breaks in it must be ours.
+
+    Raises OSError where stdout can't be written.
+    """
+    if not err:
+        click.echo(printable(text))
+        return
+    with suppress(OSError):  # what is done is done all the same where nobody can be told
+        click.echo(printable(text), err=True)

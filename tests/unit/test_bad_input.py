@@ -1,0 +1,158 @@
+"""What dumps, JSON files and imports can hold: one odd row costs that row, and is told."""
+
+import json
+import time
+
+import pytest
+
+from accounting import collect, dump, dump_json, store
+from slurm_hook import cli
+from tests.accounting_rows import ORDINARY, put, row, stores
+
+JOB = {
+    "job_id": 1, "cluster": "c", "name": "n", "user": "u", "account": "a", "partition": "p", "qos": "q", "nodes": "n1",
+    "time": {"submission": 1000, "eligible": 1000, "start": 1010, "end": 2000, "elapsed": 990, "limit": 60},
+    "state": {"current": ["COMPLETED"]}, "exit_code": {"return_code": 0}, "allocation_nodes": 1, "steps": [],
+    "tres": {"allocated": [{"type": "cpu", "name": "", "count": 4}]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Call the command line: exit code, stdout, stderr."""
+    (tmp_path / "w.toml").write_text(f"[publish]\npath = '{tmp_path}/public'\n[history]\npath = '{tmp_path}/h.db'\n")
+    monkeypatch.setenv("WORKHORSE_CONFIG", str(tmp_path / "w.toml"))
+
+    def call(*argv):
+        with pytest.raises(SystemExit) as left:
+            cli.main([str(word) for word in argv])
+        return (left.value.code, *capsys.readouterr())
+
+    return call
+
+
+def text_of(*rows, header=None):
+    return "\n".join("|".join(r) for r in [header or dump_json.HEADER, *rows]) + "\n"
+
+
+ODD = [
+    {"name": 5}, {"name": ["a"]}, {"name": {"a": 1}}, {"user": 7}, {"nodes": ["n1"]}, {"partition": [1]}, {"cluster": 7},
+    {"failed_node": 7}, {"state": 5}, {"state": {"current": [None]}}, {"state": {"current": []}}, {"steps": 5}, {"steps": [5]},
+    {"job_id": float("inf")}, {"job_id": float("nan")}, {"job_id": "x"}, {"job_id": None}, {"job_id": -5}, {"time": 5},
+    {"time": {**JOB["time"], "submission": 1e30}}, {"time": {**JOB["time"], "submission": float("inf")}},
+    {"time": {**JOB["time"], "submission": 999999999999999999}}, {"time": {**JOB["time"], "start": float("-inf")}},
+    {"tres": 5}, {"tres": {"allocated": [5]}}, {"array": 5}, {"het": {"job_id": {"number": 1}, "job_offset": []}, "array": [1]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [*({**JOB, **odd} for odd in ODD), None, 5, "x", [], {}], ids=lambda job: str(job)[-60:])
+def test_one_odd_job_costs_itself(tmp_path, odd):
+    into = stores(tmp_path / "h.db")
+    rejects = []
+    rows = dump_json.rows({"meta": {"slurm": {"version": [1]}}, "jobs": [odd, {**JOB, "job_id": 99}]}, rejects.append)
+    counts = collect.store_rows(into, dump_json.HEADER, rows, source="j")
+    counts += collect.keep_rejects(into, "j", rejects)
+    found = into["c"].conn.execute("SELECT job_id FROM attempts").fetchall()
+    assert (99,) in found and counts.rejected == 1 and len(found) == 1, found
+
+
+def test_json_at_large(run, tmp_path):
+    path = tmp_path / "j.json"
+    huge = json.dumps({**JOB, "job_id": 2}).replace('"job_id": 2', '"job_id": ' + "9" * 5000)
+    half = json.dumps({**JOB, "job_id": 3, "name": "\ud800x"})
+    path.write_bytes(b"\xef\xbb\xbf" + f'{{"meta": [], "jobs": [{huge}, {half}, {json.dumps(JOB)}]}}'.encode())
+    code, out, err = run("collect", "--file", path)
+    assert (code, err) == (3, "") and "2 new" in out and "1 rows set aside" in out
+    names = store.connect(str(tmp_path / "h.db")).execute("SELECT job_id, job_name FROM job_history ORDER BY 1").fetchall()
+    assert names == [(1, "n"), (3, "\ufffdx")]
+
+
+def test_byte_order_marks(run, tmp_path):
+    """Spreadsheets and Windows write one: the same jobs again, and not under numbers of their own."""
+    rows = [row(1), row(15, JobID="12_3")]
+    (tmp_path / "a").write_text(text_of(*rows))
+    (tmp_path / "b").write_text("\ufeff" + text_of(*rows) + "\ufeff" + text_of(*rows))
+    (tmp_path / "nodes").write_text("\ufeffNodeName=n1 CPUTot=8 RealMemory=9000\n")
+    (tmp_path / "events").write_text("\ufeffc|n1|100|200|DOWN|Not responding|root\n")
+    assert "2 new" in run("collect", "--file", tmp_path / "a")[1]
+    code, out, _ = run("collect", "--file", tmp_path / "b", "--nodes", tmp_path / "nodes", "--events", tmp_path / "events")
+    assert code == 0 and "0 new, 0 changed" in out
+    db = store.connect(str(tmp_path / "h.db"))
+    assert db.execute("SELECT job_id FROM attempts ORDER BY 1").fetchall() == [(1,), (15,)]
+    assert db.execute("SELECT memory_mib FROM node_current").fetchall() == [(9000,)]
+    settings = tmp_path / "bom.toml"
+    settings.write_text("\ufeff[steer]\nmode = 'avoid'\n")
+    assert run("--config", settings, "db", "--help")[0] == 0
+
+
+IMPORTS = [
+    ('{"node": "n1", "time": 1000, "kind": "xid", "source": "h", "reason": "\\ud800"}', 0, "1 events"),
+    ('{"node": "n1", "time": "0001-01-01T00:00:00Z", "kind": "xid", "source": "h"}', 3, "1970"),
+    ('{"node": "n1", "time": "9999-12-31T00:00:00-12:00", "kind": "xid", "source": "h"}', 3, ""),
+    ('{"node": "n1", "time": 1000, "end": 1e11, "kind": "bad", "source": "h"}', 3, "1970"),
+    ('{"node": "n1", "time": 1e400, "kind": "xid", "source": "h"}', 3, "1970"),
+    ('{"node": "n9", "time": 1000, "kind": "xid", "source": "h"}', 3, "n9 is not in the history"),
+    ('\ufeff{"node": "n1", "time": 1000, "kind": "xid", "source": "h"}', 0, "1 events"),
+    ('{"node": "\\ud800", "time": 1000, "kind": "xid", "source": "h"}', 3, "not a node name"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "words"), IMPORTS)
+def test_imports(run, tmp_path, line, code, words):
+    put(stores(tmp_path / "h.db"), row(1))
+    good = '{"node": "n1", "time": 2000, "kind": "bad", "source": "good"}'
+    (tmp_path / "e").write_text(f"{line}\n{good}\n")
+    found, out, err = run("import", tmp_path / "e")
+    db = store.connect(str(tmp_path / "h.db"))
+    reasons = "".join(r[0] for r in db.execute("SELECT reason FROM rejects").fetchall())
+    assert found == code and (words in reasons if code else "2 events read" in out), (out, err, reasons)
+    assert db.execute("SELECT count(*) FROM node_events WHERE source = 'good'").fetchone() == (1,)
+
+
+def dumped(**fields):
+    return text_of(row(1, **fields), row(2))
+
+
+NO_NODES = [name for name in dump_json.HEADER if name != "NodeList"]
+DUMPS = [
+    # text of the dump, exit code, words on stdout or stderr
+    (dumped(NodeList="n[1-100001]"), 3, "1 rows set aside"),
+    (dumped(Submit="999999999999999999"), 3, "1 rows set aside"),
+    (dumped(AllocTRES="cpu=1,mem=1E"), 3, "1 rows set aside"),
+    (dumped(AllocTRES="cpu=1,gres/gpu=100000000000000"), 3, "1 rows set aside"),
+    (dumped(End=str(int(time.time()) + 7200)), 0, "--timezone"),
+    (dumped(Cluster="c\x1b[2J"), 3, "1 rows set aside"),
+    (text_of(), 0, "no rows"),
+    (text_of(["1", "1", "c"], header=["JobIDRaw", "JobID", "Cluster"]), 1, "Submit"),
+    (text_of(*[["7"] * len(NO_NODES)], header=NO_NODES), 1, "NodeList"),
+    ("", 1, "empty"),
+    ("\x00\x01binary\n", 1, "JobIDRaw"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "words"), DUMPS)
+def test_dumps(run, tmp_path, text, code, words):
+    path = tmp_path / "dump"
+    path.write_text(text)
+    found, out, err = run("collect", "--file", path)
+    assert (found, words in out + err) == (code, True), (found, out, err)
+    assert "\x1b" not in out + err and (code != 1 or str(path) in err)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_epoch_times_need_no_zone(run, tmp_path, end):
+    """What SLURM_TIME_FORMAT=%s saves means the same everywhere."""
+    (tmp_path / "d").write_text(text_of(row(1)).replace("\n", end))
+    assert run("collect", "--file", tmp_path / "d", "--timezone", "Asia/Tokyo")[0] == 0
+    db = store.connect(str(tmp_path / "h.db"))
+    assert db.execute("SELECT submit, start, end FROM attempts").fetchall() == [
+        tuple(int(ORDINARY[k]) for k in ("Submit", "Start", "End"))
+    ]
+
+
+def test_two_headers_of_another_order_are_no_rows(tmp_path):
+    path = tmp_path / "d"
+    path.write_text(text_of(row(1)) + "\ufeff" + text_of(row(2)))
+    with dump.open_dump(str(path)) as file:
+        read = dump.Dump(file)
+        assert [r[0] for r in read.rows(pytest.fail)] == ["1", "2"]
