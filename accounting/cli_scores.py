@@ -14,7 +14,7 @@ from slurm_hook.terminal import say
 from . import refresh as refreshing
 from . import times
 from .cli import collect, database_path, write_metrics
-from .store import connect_to_read, the_cluster
+from .store import connect, connect_to_read, the_cluster
 
 _PATHS = [
     click.option("--db", type=click.Path(), help="history database; default: [history] path"),
@@ -53,12 +53,11 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
     Example: workhorse score --db history.db --dry-run
     """
     path = database_path(ctx, db)
-    database = connect_to_read(path)
     moment = times.past(options["as_of"], int(time.time()), "--as-of") if options["as_of"] else None
+    write = not (options["dry_run"] or moment is not None)
+    database = connect(path, create=False) if write else connect_to_read(path)
     name = the_cluster(database, path, cluster)
-    done = refreshing.run(
-        database, name, _settings(ctx.obj, method), as_of=moment, write=not (options["dry_run"] or moment is not None)
-    )
+    done = refreshing.run(database, name, _settings(ctx.obj, method), as_of=moment, write=write)
     for note in done.notes:
         say(f"note: {note}", err=True)
     if options["as_json"] or options["dry_run"] or moment is not None:
@@ -82,7 +81,7 @@ def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str
     else:
         code = 0
     path = database_path(ctx, db)
-    database = connect_to_read(path)
+    database = connect(path, create=False)
     done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method))
     for note in done.notes:
         say(f"note: {note}", err=True)

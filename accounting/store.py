@@ -58,8 +58,8 @@ def connect_to_read(path: str) -> sqlite_utils.Database:
         _refuse_foreign(conn, path)
         db = sqlite_utils.Database(conn)
         _refuse_newer(db, path)
-        if len(schema.MIGRATIONS) != _applied(db):
-            raise StoreError(f"{path}: empty, or written by an older version; run `workhorse collect` first")
+        if len(schema.MIGRATIONS) != _applied(db):  # empty, or written by an older version: whoever may write mends it
+            return connect(path, create=False)
     except (sqlite3.Error, OSError) as err:
         raise StoreError(explain(path, err)) from err
     return db
