@@ -152,7 +152,7 @@ def read_truth(path: str, history: History) -> tuple[Any, FloatArray]:
                     nodes.append(position[row["node"]])
                     moments.append(_moment(row["time"] or "", f"{path}, line {reader.line_num}"))
     except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{path}: can't be read ({err}); give a CSV file in UTF-8") from err
+        raise InputError(f"{path}: can't be read ({getattr(err, 'strerror', None) or err}); give a CSV file in UTF-8") from err
     return np.array(nodes, np.int64), np.array(moments, np.float64)
 
 

@@ -6,7 +6,7 @@ import codecs
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import click
 
@@ -181,6 +181,7 @@ def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any])
     stores.default = stores.default or "cluster"
     rejects: list[Reject] = []
     zone = times.zone(options["timezone"])
+    beside = _read_files(settings, options, zone)  # before anything is stored: a mistyped name must cost nothing
     with dump.open_dump(path) as file:
         if _is_json(file):
             header, rows = dump_json.HEADER, dump_json.rows(dump_json.load(file, path), rejects.append)
@@ -192,7 +193,7 @@ def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any])
     counts += collecting.keep_rejects(stores, path, rejects)
     if not counts.attempts and not counts.rejected:
         say(f"workhorse: {path}: no rows: nothing was read", err=True)
-    _add_files(settings, stores, options, zone)
+    _add_files(stores, beside)
     _tell_of_the_future(stores)
     return counts
 
@@ -225,23 +226,35 @@ def _is_json(file: Any) -> bool:
     return start.lstrip()[:1] == b"{"
 
 
-def _add_files(settings: Any, stores: collecting.Stores, options: dict[str, Any], zone: convert.Times) -> None:
-    """Inventory and events that came beside the dump; nodes without inventory get the size that their tasks show."""
+Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]
+
+
+def _read_files(settings: Any, options: dict[str, Any], zone: convert.Times) -> Beside:
+    """Inventory and events that came beside the dump; None where they did not. Raises InputError."""
+    inventory, path = options["nodes_path"], options["events_path"]
+    specs = None if inventory is None else nodes.from_file(inventory)
+    if path is None:
+        return specs, None
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+            text = file.read()
+    except OSError as err:
+        raise InputError(f"{path}: can't be read ({err.strerror}); save it with `sacctmgr -nP list event`") from err
+    found = list(events.parse(text, zone, events.Reasons(settings["events.reasons"]), user_last=True))
+    if text.strip() and not found and not events.is_list(text):
+        raise InputError(f"{path}: no event in it; save it with `sacctmgr -nP list event`")
+    return specs, found
+
+
+def _add_files(stores: collecting.Stores, beside: Beside) -> None:
+    """Keep what came beside the dump; nodes without inventory get the size that their tasks show."""
+    specs, found = beside
     named = list(stores.all.values()) or [stores[""]]
-    if (options["nodes_path"] or options["events_path"]) and len(named) > 1:
+    if (specs is not None or found is not None) and len(named) > 1:
         raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
-    if options["nodes_path"]:
-        nodes.save(named[0], nodes.from_file(options["nodes_path"]), 0, "file")
-    if options["events_path"]:
-        classify = events.Reasons(settings["events.reasons"])
-        try:
-            with open(options["events_path"], encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-                text = file.read()
-            found = list(events.parse(text, zone, classify, user_last=True))
-            if text.strip() and not found and not events.is_list(text):
-                raise InputError(f"{options['events_path']}: no event in it; save it with `sacctmgr -nP list event`")
-            events.save(named[0], found)
-        except OSError as err:
-            raise InputError(f"{options['events_path']}: can't be read ({err.strerror})") from err
+    if specs is not None:
+        nodes.save(named[0], specs, 0, "file")
+    if found is not None:
+        events.save(named[0], found)
     for store in named:
         nodes.infer(store)

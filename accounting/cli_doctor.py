@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from slurm_hook.errors import UsageError
 from slurm_hook.terminal import one_line
 
 from . import doctor_site, doctor_slurm
-from .doctor import OK, WORDS, Answer, Check, Host, run, verdict
+from .doctor import OK, UNKNOWN, WORDS, Answer, Check, Host, run, verdict
 
 CHECKS = (*doctor_slurm.CHECKS, *doctor_site.CHECKS)
 COLOURS = ("green", "yellow", "red", "magenta")
@@ -103,9 +104,18 @@ def _print_text(answers: Sequence[tuple[Check, Answer]], level: int, quiet: bool
         f"WORKHORSE {word}: {len(answers) - len(wrong)} of {len(answers)} checks fine" + (f"; look at {names}" if wrong else "")
     )
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    unseen = Counter(answer.text for _, answer in wrong if answer.level == UNKNOWN)
     for check, answer in wrong if quiet else answers:
+        if answer.level == UNKNOWN and unseen[answer.text] > 1:
+            continue  # one cause, told once below
         label = f"{WORDS[answer.level]:8}"
         shown = click.style(label, fg=COLOURS[answer.level]) if coloured else label
         click.echo(f"{shown} {check.name:13} {one_line(answer.text)}")
         if answer.level != OK and answer.mend:
             click.echo(f"{'':8} {'':13} mend: {one_line(answer.mend)}")
+    for text, count in unseen.items():
+        if count > 1:
+            same = [(check.name, answer.mend) for check, answer in wrong if (answer.level, answer.text) == (UNKNOWN, text)]
+            click.echo(f"{WORDS[UNKNOWN]:8} {count} checks: {', '.join(name for name, _ in same)}")
+            click.echo(f"{'':8} {'':13} {one_line(text)}")
+            click.echo(f"{'':8} {'':13} mend: {one_line(same[0][1])}")

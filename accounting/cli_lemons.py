@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from typing import Any
@@ -27,16 +28,18 @@ from .scoring import model, options
 from .store import connect_to_read, the_cluster
 from .suspects import suspects
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dwh]?)")
+_SPAN = re.compile(r"(?a)(\d+(?:\.\d+)?)([dwh]?)")
+LONGEST_DAYS = 36_500.0
 _UNITS = {"d": 1.0, "": 1.0, "w": 7.0, "h": 1 / 24}
 
 
 def days(text: str) -> float:
     """60d, 8w, 36h or plain days. Raises UsageError."""
     match = _SPAN.fullmatch(text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{text!r} is not a length of time; write 60d, 8w or 36h")
-    return float(match[1]) * _UNITS[match[2]]
+    length = float(match[1]) * _UNITS[match[2]] if match and len(text) < 20 else 0.0
+    if not 0 < length <= LONGEST_DAYS:
+        raise UsageError(f"{text!r} is not a length of time up to a hundred years; write 60d, 8w or 36h")
+    return length
 
 
 def _source(command: Any) -> Any:
@@ -136,7 +139,18 @@ def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, tr
         history, train_days, test_days, options=options(settings), model=model(settings),
         truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded,
     )  # fmt: skip
-    say(json.dumps(result, default=vars, indent=1) if as_json else backtest_text(result))
+    say(json.dumps(_plain(result), indent=1, allow_nan=False) if as_json else backtest_text(result))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: null where there is no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return _plain(vars(value)) if hasattr(value, "__dict__") else value
 
 
 def _value(value: Value, form: str = ".2f") -> str:
@@ -150,6 +164,11 @@ def backtest_text(result: Backtest) -> str:
         f"{result.failures} node-caused failures on {result.failed_nodes} nodes "
         f"({result.dropped_attempts} attempts of runs that straddle the split left out)",
         "",
+    ]
+    if not result.failures:
+        why = "no node-caused failures in the part that is tested: nothing to compare the scores with"
+        return "\n".join([*lines, f"{why}; try a longer --test, or tell of failures with --truth"])
+    lines += [
         "predictor      AUC                 failures per hour on the worst 1 % / 3 % / 5 %, over the mean",
     ]
     for key, name in (("scores", "scores"), ("counts", "failure counts")):

@@ -17,6 +17,8 @@ from .cli import database_path
 from .records import Reject
 from .store import Store, connect, stored_text, the_cluster, transaction
 
+FARTHEST = 366 * times.DAY  # s; a mark may name planned work
+LONGEST_NOTE = 1000
 NODE_MARKS = ("repaired", "bad", "ignore")
 
 
@@ -41,6 +43,8 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
 
     Example: workhorse mark gpu017 repaired --note "new GPU 3"
     """
+    if len(options["note"]) > LONGEST_NOTE:
+        raise UsageError(f"--note: {len(options['note'])} characters; at most {LONGEST_NOTE}")
     path = database_path(ctx, options["db"])
     db = connect(path, create=False)
     with collecting.one_at_a_time(path):
@@ -60,6 +64,8 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
         raise UsageError(f"node {node!r} is not in the history of cluster {store.cluster}; see the table nodes")
     now = int(time.time())
     start = times.parse_when(options["at_text"], now)
+    if start > now + FARTHEST:
+        raise UsageError(f"--at {options['at_text']}: over a year ahead")
     end = times.parse_when(options["until"], now) if options["until"] else None
     if end is not None and end <= start:
         raise UsageError(f"--until {options['until']}: not after --at {options['at_text']}")

@@ -130,7 +130,7 @@ def writers(host: Host) -> Answer:
         if status.st_uid not in (*host.trusted_uids, 0):
             owner = f"belongs to uid {status.st_uid}, which is neither root nor {host.service_user}"
             return bad(f"{path} {owner}", f"chown {host.service_user} {path}")
-    return ok(f"{folder}: only root and {host.service_user}")
+    return ok(f"{folder}: only {' and '.join(dict.fromkeys(['root', host.service_user]))}")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -190,11 +190,18 @@ def collected(host: Host) -> Answer:
         return bad(f"{path} doesn't exist", "run `workhorse collect` as the service user")
     with _database(path) as db:
         rows = db.execute("SELECT name, high_water FROM clusters WHERE high_water IS NOT NULL").fetchall()
+        dumped = db.execute("SELECT EXISTS (SELECT 1 FROM attempts)").fetchone()[0]
     look = "see `journalctl -u workhorse-collect`; a run by hand: `workhorse collect` as the service user"
     if not rows:
+        if dumped:
+            return warn("the history is of dumps (collect --file); no run against Slurm yet", "run `workhorse collect` regularly")
         return warn("no run has finished yet", look)
     name, mark = min(rows, key=lambda row: row[1])
     age = host.now - mark
+    ahead = max(marked for _, marked in rows) - host.now
+    if ahead > 300:
+        mend = "set the clock right (check clock) and run `workhorse collect`: it takes the mark back and reads again"
+        return bad(f"accounting is said to be read up to {ago(ahead)} in the future", mend)
     text = f"cluster {name} is read up to {ago(max(age, 0))} ago"
     if age > 86400:
         return bad(text, look)
@@ -237,7 +244,8 @@ def wrapper(host: Host) -> Answer:
     if not real:
         return bad("no sbatch in PATH but ours", "install Slurm's commands, or put them into PATH")
     if not ours and host.role == "login":
-        return warn(f"not in PATH; sbatch is {real[0]}", f"log in anew, or put {host.prefix}/bin first in PATH")
+        mend = f"log in anew, or put {host.prefix}/bin first in PATH" if host.prefix else "run install.sh --role login here"
+        return warn(f"not in PATH; sbatch is {real[0]}", mend)
     if not ours:
         return ok("not in PATH here (jobs may still come by Lua plugin or from login nodes)")
     if found[0] != ours[0]:
@@ -322,7 +330,7 @@ def log(host: Host) -> Answer:
 
 def disk(host: Host) -> Answer:
     """Is there room to go on?"""
-    names = [host.settings.publish.path] + ([os.path.dirname(host.settings.history.path)] if host.role != "login" else [])
+    names = [host.settings.publish.path] + ([os.path.dirname(host.settings.history.path) or "."] if host.role != "login" else [])
     for name in names:
         if not os.path.isdir(name):
             continue

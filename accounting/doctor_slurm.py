@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pwd
@@ -52,11 +53,11 @@ def pyslurm(host: Host) -> Answer:
         text = f"not installed ({'a release for' if fits else 'the package index has none for'} Slurm {series}"
         text += " exists); sacct is used, with the same records" if fits else "); sacct is used, with the same records"
         return bad(text, 'set [slurm] backend = "auto", or build pyslurm') if wanted == "pyslurm" else ok(text)
+    # by its metadata: importing it can end the whole process where Slurm's configuration is missing
     try:
-        import pyslurm as module  # noqa: PLC0415
-    except (ImportError, RuntimeError) as err:
-        return warn(f"can't be loaded ({err}); sacct is used", "install the release that fits, or remove it")
-    have = str(getattr(module, "__version__", "?"))
+        have = importlib.metadata.version("pyslurm")
+    except importlib.metadata.PackageNotFoundError:
+        return warn("its version can't be told; sacct is used", "install the release that fits, or remove it")
     if not have.startswith(series + "."):
         return warn(f"{have} doesn't fit Slurm {series}; sacct is used", "install the release that fits, or remove it")
     return ok(f"{have}, fits Slurm {series}")
@@ -84,8 +85,10 @@ def rights(host: Host) -> Answer:
     hidden = {word for conf in (host.slurm_conf, host.dbd_conf) for word in conf.get("privatedata", "").lower().split(",")}
     hidden &= {"jobs", "usage", "events", "nodes", "users"}
     add = f"sacctmgr -i add user {host.service_user} account=root adminlevel=Operator"
-    if host.service_user == "root" or level in OPERATORS:
-        return ok(f"{host.service_user} is {level or 'root'}: sees all jobs, may update pending ones")
+    if host.service_user == "root":
+        return ok("root sees all jobs and may update pending ones")
+    if level in OPERATORS:
+        return ok(f"{host.service_user} is {level}: sees all jobs, may update pending ones")
     text = f"{host.service_user} has AdminLevel {level or 'none'}"
     if hidden & {"jobs", "events", "nodes"}:
         return bad(f"{text} and PrivateData hides {', '.join(sorted(hidden))}: the history would be of its own jobs only", add)
@@ -212,13 +215,15 @@ def topology(host: Host) -> Answer:
 
 def service_user(host: Host) -> Answer:
     """Does the service user exist, and isn't it root?"""
+    if host.role == "checkout":
+        return ok(f"none: not installed here, and {host.service_user} runs the commands")
     try:
         entry = pwd.getpwnam(host.service_user)
     except KeyError:
         mend = "run install.sh again; login nodes need it with the controller's uid"
         return bad(f"there is no user {host.service_user}: published files of its own aren't trusted", mend)
     if entry.pw_uid == 0:
-        return warn(f"{host.service_user} is root", "use an account of its own: it needs AdminLevel=Operator, never root")
+        return warn("the service user is root", "use an account of its own: it needs AdminLevel=Operator, never root")
     return ok(f"{host.service_user}, uid {entry.pw_uid}")
 
 

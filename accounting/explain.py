@@ -14,6 +14,7 @@ from .lemons import LIKELY_BLAME
 
 SURE = 0.5  # share of the blame from which a cause is named
 SOON = 1800.0  # s: an event this soon after the failure is told
+FEW = 10  # failures; with fewer nothing is known of what usually breaks here
 WEEK = 7 * 86400.0
 OUTCOMES = {RIGHT: "ended right", SILENT: "was cancelled or says nothing", WRONG: "failed"}
 EVENT_WORDS = {DOWN: "went down", DRAIN: "was drained", REPORTED: "was reported"}
@@ -53,13 +54,14 @@ def who_broke(history: History, scored: Attribution, number: int | None, label: 
     rows = rows[np.argsort(-scored.blame[rows], kind="stable")]
     nodes = tuple((history.nodes.names[int(scored.failures.node[r])], float(scored.blame[r])) for r in rows)
     own = float(scored.own[failure])
+    care = "" if len(scored.failures) >= FEW else f" (only {len(scored.failures)} failures are known: hardly more than a guess)"
     if nodes and (scored.failures.known[failure] or nodes[0][1] >= max(SURE, own)):
-        return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]))}")
+        return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]))}{care}")
     if own >= SURE:
-        sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure)}"
+        sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure)}{care}"
         return Verdict(job, "job", nodes, own, sentence)
     likeliest = ", ".join(f"{name} {share:.0%}" for name, share in nodes[:3])
-    return Verdict(job, "unknown", nodes, own, f"job {job}: unknown; the job itself {own:.0%}, {likeliest}")
+    return Verdict(job, "unknown", nodes, own, f"job {job}: unknown; the job itself {own:.0%}, {likeliest}{care}")
 
 
 def _own_words(history: History, scored: Attribution, failure: int) -> str:

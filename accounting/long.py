@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .story import Story
 
 SHOWN = 8
+ALIKE = 0.05  # scores that differ by less tell no nodes apart
 OWN_DAYS = 30
 TIMEOUT = 20.0
 
@@ -36,10 +37,11 @@ def _standing(node: NodeScore, scores: Scores) -> str:
     rated = sorted(n.capability for n in scores.nodes.values() if n.capability is not None)
     if node.capability is None:
         return f"No capability of its own: it takes the median of the {len(rated)} nodes that have one."
-    below = bisect.bisect_left(rated, node.capability)
+    below = bisect.bisect_left(rated, node.capability * (1 - ALIKE))
+    above = len(rated) - bisect.bisect_right(rated, node.capability * (1 + ALIKE))
     times = f"{node.relative:.3g} times the median" if node.relative is not None else f"{node.capability:.3g}"
     interval = f" (90 %: {_short(node.low)} to {_short(node.high)})" if node.low is not None and node.high is not None else ""
-    return f"Capability {times}{interval}: of {len(rated)} scored nodes {below} are worse."
+    return f"Capability {times}{interval}: of {len(rated)} scored nodes {below} are worse and {above} better by over {ALIKE:.0%}."
 
 
 def _short(number: float) -> str:

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -21,6 +22,7 @@ from slurm_hook.errors import SnapshotError, WorkhorseError
 from slurm_hook.snapshot import Live, Scores, read_live, read_scores
 
 from . import decisions
+from .sqlite_words import look_at
 
 FILE_NAME = "workhorse.prom"
 DAY = 86400
@@ -128,13 +130,11 @@ def gather(settings: Settings, *, uids: Iterable[int], now: float | None = None)
         pass  # told by the missing time stamp
     path = settings.history.path
     if os.access(path, os.R_OK):
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
         try:
-            metrics.fill_history(db, path)
+            with closing(look_at(path)) as db:
+                metrics.fill_history(db, path)
         except sqlite3.DatabaseError:
             pass  # told by the missing time stamp, and by doctor
-        finally:
-            db.close()
     metrics.fill_decisions(decisions.read(decisions.source(), now - DAY, now))
     return metrics
 
@@ -149,6 +149,8 @@ def write(metrics: Metrics, folder: str) -> str:
             file.write(metrics.text())
         os.replace(temporary, path)
     except OSError as err:
+        with suppress(OSError):
+            os.unlink(temporary)
         raise WorkhorseError(
             f"{path}: can't be written ({err.strerror}); let the service user write there, see [publish] metrics"
         ) from err

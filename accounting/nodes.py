@@ -100,7 +100,9 @@ def from_file(path: str) -> list[NodeSpec]:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
             specs = parse_nodes(file.read())
     except (OSError, ValueError) as err:
-        raise InputError(f"{path}: can't be read ({err}); save it with `scontrol -o show node`") from err
+        raise InputError(
+            f"{path}: can't be read ({getattr(err, 'strerror', None) or err}); save it with `scontrol -o show node`"
+        ) from err
     if not specs:
         raise InputError(f"{path}: no NodeName=… line; save it with `scontrol -o show node`")
     return specs

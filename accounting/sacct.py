@@ -67,6 +67,8 @@ def known_fields(timeout: float) -> list[str]:
         name = next((n for n in (field.name, *field.instead) if n.lower() in have), None)
         if name and name not in wanted:
             wanted.append(name)
+    if not {"Submit", "State", "NodeList"} <= set(wanted):
+        raise SlurmError("sacct --helpformat doesn't name the fields that are needed; see whether sacct in PATH is Slurm's own")
     return wanted
 
 

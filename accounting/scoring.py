@@ -17,6 +17,8 @@ from .lemons import find_lemons
 from .suspects import suspects
 from .trust import marked_now
 
+LEAST_FAILURES = 10  # with fewer, whom they struck is chance
+
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -105,8 +107,21 @@ def _attributed(history: History, chosen: capability.Options, constants: Model) 
         )
         for i, name in enumerate(history.nodes.names)
     )
-    notes = (*history.notes, *scored.notes, *worse_groups(history, scored))
+    notes = (
+        *history.notes,
+        *scored.notes,
+        *little(len(scored.failures), float(scored.exposure.heavy.sum())),
+        *worse_groups(history, scored),
+    )
     return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes)
+
+
+def little(failures: int, heavy_hours: float) -> tuple[str, ...]:
+    """What to say where a history is too short to tell nodes apart: some failures must have been seen at all."""
+    if failures >= LEAST_FAILURES:
+        return ()
+    seen = f"{failures} failures in {heavy_hours:,.0f} heavy hours"
+    return (f"too little history to tell nodes apart ({seen}; {LEAST_FAILURES} failures are few): take ranks as noise",)
 
 
 def _published(history: History, chosen: capability.Options) -> ScoreTable:

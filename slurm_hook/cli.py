@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
             raise StoreError(importlib.import_module("accounting.sqlite_words").explain(path, err)) from err
 
 
-EXTRAS = {"jinja2": "report", "pyslurm": "pyslurm"}  # package: the extra that brings it, where it isn't `accounting`
+EXTRAS = {"pyslurm": "pyslurm"}  # package: the extra that brings it, where it isn't `accounting`
 
 
 def _absent(name: str, module: str) -> click.Command:

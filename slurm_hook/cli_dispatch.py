@@ -38,7 +38,10 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool) -> Non
     elif watch:
         passes.watch(settings, lambda report: _tell(report, quiet))
     else:
-        _tell(passes.one_pass(settings), quiet)
+        report = passes.one_pass(settings)
+        _tell(report, quiet)
+        if settings["steer.mode"] not in passes.STEERING and not quiet:
+            click.echo(f"mode {settings['steer.mode']}: no excluded nodes are changed ([steer] mode avoid or steer does it)")
 
 
 def _tell(report: Report, quiet: bool) -> None:
