@@ -54,16 +54,23 @@ def look_at(path: str, timeout: float = 5.0) -> sqlite3.Connection:
     folder can't be written nobody here writes.
     """
     uri = "file:" + _quoted(os.path.abspath(path))
-    conn = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=timeout, isolation_level=None)
     try:
-        conn.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return _opened(f"{uri}?mode=ro", timeout)
     except sqlite3.OperationalError as err:
-        conn.close()
         if os.path.exists(path + "-wal") and os.path.getsize(path + "-wal"):
             raise  # rows stand in the log, which immutable would not see
         if "unable to open" not in str(err) and "readonly" not in str(err) and "disk" not in str(err):
             raise
-        conn = sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=timeout, isolation_level=None)
+    return _opened(f"{uri}?immutable=1", timeout)
+
+
+def _opened(uri: str, timeout: float) -> sqlite3.Connection:
+    conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    try:
+        conn.execute("SELECT 1 FROM sqlite_master").fetchone()  # opening alone reads nothing
+    except sqlite3.Error:
+        conn.close()
+        raise
     return conn
 
 

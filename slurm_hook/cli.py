@@ -6,6 +6,7 @@ their absence is a message that says what to install.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -138,9 +139,8 @@ def main(argv: list[str] | None = None) -> None:
         try:
             stream.flush()
         except OSError as err:
-            if stream is sys.stdout:
-                say(f"workhorse: stdout can't be written ({err.strerror})", err=True)
-                code = code or 1
+            if stream is sys.stdout and code == 0:
+                code = _stdout_lost(err)
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python's own flush at exit fails again
     sys.exit(code)
 
@@ -172,13 +172,19 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         say("workhorse: interrupted", err=True)
         return 130
-    except OSError:
-        try:
-            sys.stdout.flush()
-        except OSError:
-            return 1  # it was stdout, of which main tells
-        raise
+    except OSError as err:
+        if err.filename is not None or err.errno not in _LOST:  # files that we open have names
+            raise
+        return _stdout_lost(err)
     return code if isinstance(code, int) else 0
+
+
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def _stdout_lost(err: OSError) -> int:
+    say(f"workhorse: stdout can't be written ({err.strerror})", err=True)
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One pass of dispatch: who is confined, widened, refreshed or left alone; no Slurm needed."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_hook import decide, dispatch, hostlist, mark
@@ -254,6 +254,7 @@ def _made(number, state, flags):
     st.lists(st.tuples(STATES, FLAGS), min_size=6, max_size=6), NUMBERS,
     st.lists(st.tuples(st.integers(1, 4), NUMBERS), max_size=4), st.sampled_from(["avoid", "steer"]),
 )  # fmt: skip
+@example([("IDLE", ["DRAIN"])] * 5 + [("DOWN", [])], set(), [(2, set())], "avoid")
 def test_what_a_pass_works_out_once_is_what_each_decision_would(kinds, lemons, asked, mode):
     """Decisions that share a memo are those that each would make alone."""
     there = {n.name: n for n in (_made(i, *kind) for i, kind in enumerate(kinds, 1))}

@@ -1,0 +1,400 @@
+"""The command line where things are wrong: one message with its mend and an exit code, never a traceback or an escape."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from accounting import cli, collect, events, store
+from accounting.sqlite_words import look_at
+from slurm_hook import cli as main
+from slurm_hook.config import Settings
+from slurm_hook.errors import SlurmError, UsageError
+from slurm_hook.snapshot import NodeScore, Scores, scores_to_json, write_json
+from tests.accounting_rows import put, row, stores
+from tests.unit.test_bad_input import run as called
+from tests.unit.test_sacct import slurm as stand_in
+
+ROOT = Path(__file__).resolve().parents[2]
+run, slurm = called, stand_in
+NOW = int(time.time())
+HOUR = 3600
+READING = (
+    ["score"], ["score", "--dry-run"], ["lemons"], ["backtest", "--train", "1d", "--test", "30h"], ["report", "-o", "{}/r.html"], ["explain", "1"],
+    ["mark", "n1", "bad"], ["nodes", "-w", "n1", "--long"],
+)  # fmt: skip
+
+
+def a_history(folder, count=40):
+    """Jobs of the last days, one of them an array's, on three nodes."""
+    made = stores(folder / "h.db")
+    rows = []
+    for i in range(1, count):
+        start = NOW - 60 * HOUR + i * HOUR
+        when = {"Submit": str(start - 5), "Eligible": str(start - 5), "Start": str(start), "End": str(start + HOUR)}
+        rows.append(row(i, **when, NodeList=f"n{i % 3 + 1}", State="FAILED" if i % 7 == 0 else "COMPLETED"))
+    start = NOW - 20 * HOUR
+    when = {"Submit": str(start - 9), "Start": str(start), "End": str(start + HOUR)}
+    rows += [row(count + task, JobID=f"{count}_{task}", State="FAILED", NodeList=f"n{task}", **when) for task in (1, 2)]
+    put(made, *rows)
+    return made
+
+
+def a_score(folder, **fields):
+    (folder / "public").mkdir(exist_ok=True)
+    node = NodeScore("n1", **{"capability": 1.0, "relative": 1.0, **fields})
+    data = scores_to_json(Scores("s", "c", NOW, NOW, "attributed", Settings().hook_mapping(), {"n1": node}))
+    write_json(str(folder / "public"), "scores.json", data)
+
+
+# explain by label
+@pytest.mark.parametrize(
+    ("job", "code", "words"),
+    [
+        ("40_1", 0, "job 40_1: "), ("40_2", 0, "job 40_2: "), ("42", 0, "job 42: "), ("7", 0, "job 7: "),
+        ("1", 1, "job 1: no failed"),
+        ("40", 2, "40 is an array"), ("40_9", 1, "not in the history"), ("99", 1, "not in the history of cluster c"),
+        ("1_2_3", 2, "not a job"), ("x", 2, "not a job"), ("", 2, "not a job"), ("٣", 2, "not a job"), ("-1", 2, ""),
+    ],
+)  # fmt: skip
+def test_explain_by_label(run, tmp_path, monkeypatch, job, code, words):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    a_history(tmp_path)
+    found, out, err = run("explain", job)
+    assert (found, words in out + err) == (code, True), (found, out, err)
+    assert code == 2 or (out + err).count(f"job {job}: ") == 1, "said once"
+
+
+@pytest.mark.parametrize(
+    ("answer", "job", "label"),
+    [
+        ("12_3|15|root|RUNNING|n1||", "12_3", "12_3"), ("12_3|15|root|RUNNING|n1||", "15", "12_3"),
+        ("12+1|13|root|RUNNING|n1||", "12+1", "12+1"), ("12|12|root|RUNNING|n1||", "12", "12"),
+        ("12_[4-9]|12|root|PENDING|||", "12_4", "12_[4-9]"), ("12_0|13|root|RUNNING|n1||", "12", None),
+        ("12+0|12|root|RUNNING|n1||", "12", None),
+    ],
+)  # fmt: skip
+def test_what_slurm_says_of_a_label(slurm, answer, job, label):
+    from slurm_hook.cli_explain import ask_slurm
+
+    slurm.command("squeue", f"#!/bin/sh\necho '{answer}'\n")
+    if label is None:
+        with pytest.raises(UsageError, match="name one of its members"):
+            ask_slurm(job)
+    else:
+        assert ask_slurm(job).job == label
+
+
+# marks of a clock that was ahead
+@pytest.mark.parametrize(
+    ("high", "deep", "backfill", "start"),
+    [
+        (NOW - HOUR, NOW - HOUR, None, NOW - 3 * HOUR), (NOW + 60, NOW - HOUR, None, NOW - 2 * HOUR),
+        (NOW + 99 * HOUR, NOW - HOUR, None, NOW - 74 * HOUR), (NOW - HOUR, NOW + 99 * HOUR, None, NOW - 74 * HOUR),
+        (NOW - HOUR, None, None, NOW - 72 * HOUR), (NOW - HOUR, NOW - HOUR, NOW + 99 * HOUR, NOW - 74 * HOUR),
+    ],
+)  # fmt: skip
+def test_marks_later_than_now(tmp_path, high, deep, backfill, start):
+    made = stores(tmp_path / "h.db")["c"]
+    made.conn.execute("UPDATE clusters SET high_water = ?, deep_read = ?, backfill_next = ?", (high, deep, backfill))
+    hours = {"overlap_hours": 2, "deep_hours": 72, "first_days": 90}
+    assert collect.next_start(made, NOW, **hours) == start
+    made.set_high_water(NOW)
+    assert made.high_water() <= max(NOW, high if high < NOW + 300 else 0)
+    assert collect.from_the_future(made, NOW) is None
+
+
+def test_a_clock_that_was_ahead_is_told_and_mended(slurm, run, tmp_path):
+    stores(tmp_path / "h.db")["c"].set_high_water(NOW + 9999 * HOUR)
+    code, _, err = run("collect")
+    assert code == 0 and "in the future" in err and "collect -S" in err
+    assert run("collect")[2] == ""
+    assert stores(tmp_path / "h.db")["c"].high_water() < NOW + 300
+
+
+# clusters that Slurm doesn't know
+def test_a_mistyped_cluster_leaves_nothing(slurm, run, tmp_path):
+    a_history(tmp_path)
+    slurm.command(
+        "scontrol", "#!/bin/sh\ncase $* in *typo*) echo no such cluster >&2; exit 1;; *config*) echo ClusterName = c;; esac\n"
+    )
+    assert run("collect", "-M", "typo")[0] == 69
+    assert run("collect", "-M", "c\x1b[2J")[0] in (2, 69)
+    assert store.connect(str(tmp_path / "h.db")).execute("SELECT name FROM clusters").fetchall() == [("c",)]
+    assert run("score", "--dry-run")[0] == 0
+    stores(tmp_path / "h.db")["ghost"]  # as older versions left them
+    for words in (["score", "--dry-run"], ["lemons"], ["mark", "n1", "bad"]):
+        assert run(*words)[0] == 0
+    code, _, err = run("score", "--dry-run", "-M", "other")
+    assert code == 2 and "no such cluster" in err and "c" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "mark"),
+    [
+        (["-E", "2020-01-01"], 2, "before", None), (["-S", "2015-01-01", "-E", "2015-01-05"], 0, "", None),
+        (["-E", "now-1day"], 0, "", NOW - 24 * HOUR), ([], 0, "", NOW),
+    ],
+)  # fmt: skip
+def test_where_a_mark_is_set(slurm, run, tmp_path, words, code, said, mark):
+    found, _, err = run("collect", *words)
+    assert (found, said in err) == (code, True), err
+    high = store.connect(str(tmp_path / "h.db")).execute("SELECT max(high_water) FROM clusters").fetchone()[0]
+    assert high is None if mark is None else abs(high - mark) < 60
+
+
+# the database
+def damage(path):
+    """Spoil all pages but the first few, as a bad disk would."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for at in range(4096 * 3, size, 4096):
+            file.seek(at)
+            file.write(b"\xa5" * 4096)
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_damaged_pages(run, tmp_path, monkeypatch, words):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    a_history(tmp_path)
+    a_score(tmp_path)
+    store.connect(str(tmp_path / "h.db")).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    damage(tmp_path / "h.db")
+    code, out, err = run(*[word.format(tmp_path) for word in words])
+    assert code == 1 and str(tmp_path / "h.db") in err and "restore a copy" in err, (code, out, err)
+
+
+@pytest.mark.parametrize("words", [w for w in READING if w[0] not in ("mark",) and w != ["score"]], ids=" ".join)
+def test_reading_needs_no_writing(run, tmp_path, monkeypatch, words):
+    """A copy on a file system that can't be written, as SQLite sees it: neither -wal nor -shm can be made."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    a_history(tmp_path)
+    a_score(tmp_path)
+    store.connect(str(tmp_path / "h.db")).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    real = sqlite3.connect
+
+    def only_immutable(name, *args, **kwargs):
+        if "h.db" in str(name) and "immutable" not in str(name):
+            raise sqlite3.OperationalError("unable to open database file")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr("accounting.sqlite_words.sqlite3.connect", only_immutable)
+    with pytest.raises(sqlite3.OperationalError):
+        sqlite3.connect(str(tmp_path / "h.db"))
+    code, out, err = run(*[word.format(tmp_path) for word in words])
+    assert code in (0, 1) and "can't be opened" not in err and (code == 0 or words[0] == "explain"), (code, out, err)
+
+
+def test_what_lies_in_the_log_is_not_overlooked(tmp_path):
+    made = a_history(tmp_path)
+    assert (tmp_path / "h.db-wal").stat().st_size
+    assert look_at(str(tmp_path / "h.db")).execute("SELECT count(*) FROM attempts").fetchone() == (41,)
+    made["c"].conn.close()
+
+
+def test_another_program_s_database_is_refused(run, tmp_path):
+    with sqlite3.connect(tmp_path / "h.db") as conn:
+        conn.execute("CREATE TABLE photos (name TEXT)")
+    (tmp_path / "d").write_text("JobIDRaw|Submit|State|NodeList\n")
+    for words in (["collect", "--file", tmp_path / "d"], ["score"], ["lemons"]):
+        code, _, err = run(*words)
+        assert code == 1 and "another program (it has photos)" in err
+    with sqlite3.connect(tmp_path / "h.db") as conn:
+        assert conn.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
+
+
+@pytest.mark.parametrize(
+    ("message", "anew"),
+    [
+        ("database or disk is full", False), ("disk I/O error", False), ("unable to open database file", False),
+        ("attempt to write a readonly database", False), ("database is locked", False),
+        ("database disk image is malformed", True), ("file is not a database", True),
+    ],
+)  # fmt: skip
+def test_only_a_damaged_history_is_to_be_replaced(tmp_path, message, anew):
+    from accounting import doctor, doctor_site
+
+    def broken(host):
+        raise sqlite3.OperationalError(message)
+
+    host = doctor.Host(Settings({"history.path": str(tmp_path / "h.db")}))
+    check = doctor.Check("history", "", broken)
+    (_, answer), = doctor.run([check], host)  # fmt: skip
+    told = store.explain("h.db", sqlite3.OperationalError(message))
+    for text in (answer.mend, told):
+        assert ("anew" in text) == anew and (anew or any(w in text for w in ("room", "end it", "mount"))), text
+    assert message in told and doctor_site.ANEW == doctor.ANEW
+
+
+# what reaches a terminal
+EVIL = "\x1b[31mevil\x07\nx"
+
+
+@pytest.mark.parametrize("words", [["nodes"], ["nodes", "-P"], ["nodes", "-w", "n1", "--long"], ["nodes", "--json"]])
+def test_names_of_published_nodes(run, tmp_path, monkeypatch, words):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    a_score(tmp_path, switch=EVIL, gpu_type=EVIL + "|", gpus=1, partitions=(EVIL,))
+    code, out, _ = run(*words)
+    assert code == 0 and not {c for c in out if not c.isprintable()} - {"\n"} and "evil" in out
+    assert words != ["nodes", "-P"] or [line.count("|") for line in out.splitlines()[:2]] == [11, 11]
+
+
+# settings
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[(key, value) for key in ("scoring.window_days", "scoring.half_life_days", "slurm.timeout", "steer.max_age_hours")
+          for value in (float("nan"), float("inf"), -1.0)],
+        ("scoring.window_days", 0), ("steer.max_excluded", float("nan")), ("dispatch.period", float("inf")),
+        ("history.first_days", 10**9), ("events.reasons", {"hardware": 5}), ("outcomes.exit_codes", {"abc": "wrong"}),
+        ("outcomes.exit_codes", {"0:x": "wrong"}), ("outcomes.exit_codes", {"٣": "wrong"}),
+        ("outcomes.exit_codes", {"999": "wrong"}),
+        ("outcomes.states", {"FAILED": 5}), ("match.partitions", [1, 2]), ("match.accounts", [""]), ("match.qos", [["a"]]),
+        *[("scoring.gpu_mem", {"a100": value}) for value in ("x", -1, 0, True, float("nan"), None)],
+        ("history.path", ""), ("history.path", " "), ("publish.path", ""), ("dispatch.state", ""), ("history.path", "a\0b"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_mean_nothing(key, value):
+    with pytest.raises(UsageError, match=key.replace(".", r"\.")):
+        Settings({key: value})
+
+
+def test_settings_that_may_be():
+    Settings(
+        {
+            "publish.metrics": "",
+            "match.name": "",
+            "outcomes.exit_codes": {"75": "wrong", "0:9": "silent"},
+            "match.partitions": ["llm"],
+            "scoring.gpu_mem": {"b200": 180_000},
+            "events.reasons": {},
+        }
+    )
+
+
+def test_no_score_never_takes_the_place_of_some(run, tmp_path):
+    a_history(tmp_path)
+    a_score(tmp_path)
+    before = (tmp_path / "public" / "scores.json").read_bytes()
+    with sqlite3.connect(tmp_path / "h.db") as conn:
+        conn.execute("UPDATE tasks SET start = start - 900 * 86400, end = end - 900 * 86400")
+        conn.execute("UPDATE attempts SET start = start - 900 * 86400, end = end - 900 * 86400")
+        conn.execute("INSERT INTO node_specs (node_id, valid_from, memory_mib, source) SELECT id, 0, 9000, 'file' FROM nodes")
+    code, _, err = run("score")
+    assert code == 1 and "not published" in err and "remove scores.json" in err
+    assert (tmp_path / "public" / "scores.json").read_bytes() == before
+    (tmp_path / "public" / "scores.json").unlink()
+    assert run("score")[0] == 0
+
+
+# options
+LATER = "now+9999999999999999weeks"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["collect", "--file", "{}/d", "--delimiter", ""], 1, "--delimiter ''"), (["collect", "--file", ""], 1, "empty path"),
+        (["collect", "--db", "", "--file", "{}/d"], 2, "--db ''"), (["score", "--as-of", "²"], 2, "not a time"),
+        (["score", "--as-of", LATER], 2, "not a time"), (["score", "--as-of", "now+1hour"], 2, "future"),
+        (["lemons", "--as-of", "now+1day"], 2, "future"), (["backtest", "--as-of", "tomorrow"], 2, "future"),
+        (["report", "--as-of", "now+1day"], 2, "future"), (["report", "--as-of", "now-99999999999days"], 2, "1970"),
+        (["report", "--as-of", "uts999999999999"], 2, "2286"), (["explain", "7", "--as-of", "now+1day"], 2, "future"),
+        (["mark", "n1", "bad", "--at", LATER], 2, "not a time"), (["mark", "n1", "bad", "--at", "now+999days"], 2, "year"),
+        (["mark", "n1", "bad", "--note", "x" * 50_000], 2, "50000"), (["collect", "-S", LATER], 2, "not a time"),
+        (["db", "vacuum", "--keep-days", "9" * 30], 2, "keep-days"),
+        (["backtest", "--train", "9" * 12 + "d"], 2, "length of time"),
+        (["backtest", "--train", "²d"], 2, "length of time"), (["nodes", "--scores", "{}/dir"], 1, "not a regular file"),
+        (["collect", "--file", "{}/d", "--nodes", "/typo"], 1, "No such file"),
+        (["collect", "--file", "{}/d", "--events", "{}/d"], 1, "no event in it"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
+)  # fmt: skip
+def test_options(slurm, run, tmp_path, words, code, said):
+    a_history(tmp_path)
+    (tmp_path / "dir" / "scores.json").mkdir(parents=True)
+    (tmp_path / "d").write_text("|".join(["JobIDRaw", "Submit", "State", "NodeList"]) + "\n777|900|COMPLETED|n1\n")
+    found, out, err = run(*[word.format(tmp_path) for word in words])
+    assert (found, said in err, out) == (code, True, ""), (found, out, err)
+    count = store.connect(str(tmp_path / "h.db")).execute("SELECT count(*) FROM attempts WHERE job_id = 777").fetchone()
+    assert count == (0,), "what is refused has stored nothing"
+
+
+def test_backtest_of_a_past_without_failures(run, tmp_path):
+    a_history(tmp_path)
+    code, out, _ = run("backtest", "--train", "1d", "--test", "30h")
+    assert code == 0 and "no node-caused failures" in out and "nan" not in out
+    code, out, _ = run("backtest", "--train", "1d", "--test", "30h", "--json")
+    assert code == 0 and json.loads(out, parse_constant=pytest.fail)["auc"]["scores"]["value"] is None
+
+
+# streams
+def shell(command, folder):
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "WORKHORSE_CONFIG": str(folder / "w.toml"),
+        "W": f"{sys.executable} -m slurm_hook.cli",
+    }
+    return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("$W nodes > /dev/full", 1, "stdout can't be written (No space left on device)"), ("$W nodes >&-", 1, "stdout is closed"),
+        ("$W collect --file - <&-", 1, "empty"), ("$W nodes --scores /nope 2> /dev/full", 1, ""),
+        ("$W nodes -o x 2> /dev/full", 2, ""), ("$W nodes -o x 2>&-", 2, ""), ("$W nodes | head -c 1", 0, ""),
+    ],
+)  # fmt: skip
+def test_streams(run, tmp_path, command, code, said):
+    a_score(tmp_path)
+    done = shell(command, tmp_path)
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr, done
+
+
+# missing packages
+@pytest.mark.parametrize("words", [["75"], ["--since", "x", "-S", "now"], ["-h"], []])
+def test_a_command_whose_packages_are_missing(words, capsys):
+    absent = main._absent("report", "numpy")
+    with pytest.raises((SystemExit, click.exceptions.Exit, main.WorkhorseError)) as left:
+        absent.main(words, standalone_mode=False) if words != ["-h"] else absent.main(["--help"])
+    shown = capsys.readouterr().out
+    if words == ["-h"]:
+        assert "Write one HTML file about the cluster" in shown and "numpy is missing" in " ".join(shown.split())
+    else:
+        assert "install slurm-workhorse[accounting]" in str(left.value)
+    assert absent.get_short_help_str(200).startswith("(controller only) Write one HTML file")
+
+
+@pytest.mark.parametrize(("name", "place"), main.COMMANDS.items())
+def test_descriptions_are_read_without_importing(name, place):
+    assert main._description(place), name
+
+
+# nothing to be done, and too little to say
+def test_a_history_of_a_few_failures_says_so(run, tmp_path):
+    a_history(tmp_path, count=20)
+    assert "too little history to tell nodes apart" in run("score", "--dry-run")[2]
+
+
+def test_what_sacct_must_name(slurm):
+    from accounting import sacct
+
+    for text in ("", "JobID JobName"):
+        slurm.say("fields", text)
+        with pytest.raises(SlurmError, match="--helpformat"):
+            sacct.known_fields(5)
+
+
+def test_reasons_are_texts():
+    with pytest.raises(UsageError, match="in quotes"):
+        events.Reasons({"hardware": 5})
+    assert cli.Beside
