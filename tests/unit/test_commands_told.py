@@ -26,7 +26,8 @@ run, slurm = called, stand_in
 NOW = int(time.time())
 HOUR = 3600
 READING = (
-    ["score"], ["score", "--dry-run"], ["lemons"], ["backtest", "--train", "1d", "--test", "30h"], ["report", "-o", "{}/r.html"], ["explain", "1"],
+    ["score"], ["score", "--dry-run"], ["lemons"],
+    ["backtest", "--train", "1d", "--test", "30h"], ["report", "-o", "{}/r.html"], ["explain", "1"],
     ["mark", "n1", "bad"], ["nodes", "-w", "n1", "--long"],
 )  # fmt: skip
 
