@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import click
 
-from slurm_hook.errors import InputError, UsageError, WorkhorseError
+from slurm_hook.errors import InputError, SlurmError, UsageError, WorkhorseError
 from slurm_hook.hostlist import fold
 from slurm_hook.terminal import one_line, say
 
@@ -60,7 +60,11 @@ def collect(ctx: click.Context, **options: Any) -> None:
         if options["dump_path"] is not None:
             counts = from_dump(ctx.obj, stores, options)
         else:
-            counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
+            try:
+                counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
+            except SlurmError as err:
+                hint = "" if "--file" in str(err) else " (for a dump: workhorse collect --file)"
+                raise SlurmError(f"{err}{hint}") from err
         stores.finish()
     say(closing_line(stores, counts, time.monotonic() - started))
     if not options["dump_path"]:

@@ -104,18 +104,18 @@ def _print_text(answers: Sequence[tuple[Check, Answer]], level: int, quiet: bool
         f"WORKHORSE {word}: {len(answers) - len(wrong)} of {len(answers)} checks fine" + (f"; look at {names}" if wrong else "")
     )
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    unseen = Counter(answer.text for _, answer in wrong if answer.level == UNKNOWN)
+    unseen = Counter(answer.mend for _, answer in wrong if answer.level == UNKNOWN)
     for check, answer in wrong if quiet else answers:
-        if answer.level == UNKNOWN and unseen[answer.text] > 1:
+        if answer.level == UNKNOWN and unseen[answer.mend] > 1:
             continue  # one cause, told once below
         label = f"{WORDS[answer.level]:8}"
         shown = click.style(label, fg=COLOURS[answer.level]) if coloured else label
         click.echo(f"{shown} {check.name:13} {one_line(answer.text)}")
         if answer.level != OK and answer.mend:
             click.echo(f"{'':8} {'':13} mend: {one_line(answer.mend)}")
-    for text, count in unseen.items():
+    for mend, count in unseen.items():
         if count > 1:
-            same = [(check.name, answer.mend) for check, answer in wrong if (answer.level, answer.text) == (UNKNOWN, text)]
+            same = [(check.name, answer.text) for check, answer in wrong if (answer.level, answer.mend) == (UNKNOWN, mend)]
             click.echo(f"{WORDS[UNKNOWN]:8} {count} checks: {', '.join(name for name, _ in same)}")
-            click.echo(f"{'':8} {'':13} {one_line(text)}")
-            click.echo(f"{'':8} {'':13} mend: {one_line(same[0][1])}")
+            click.echo(f"{'':8} {'':13} {one_line(same[0][1])}")
+            click.echo(f"{'':8} {'':13} mend: {one_line(mend)}")

@@ -399,3 +399,53 @@ def test_reasons_are_texts():
     with pytest.raises(UsageError, match="in quotes"):
         events.Reasons({"hardware": 5})
     assert cli.Beside
+
+
+def test_without_slurm(run, tmp_path, monkeypatch):
+    """One cause is told once, and where dumps are read."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    code, _, err = run("collect")
+    assert code == 69 and "collect --file" in err
+    code, out, _ = run("doctor")
+    assert code == 2 and out.count("can't be seen") <= 1 and out.count("mend what --check slurm") == 1
+    a_history(tmp_path)
+    (tmp_path / "h.db").chmod(0o600)
+    assert "the history is of dumps" in run("doctor", "--check", "collected")[1]
+    stores(tmp_path / "h.db")["c"].set_high_water(NOW + 9999)
+    code, out, _ = run("doctor", "--check", "collected")
+    assert code == 2 and "in the future" in out
+
+
+def test_slurm_that_fails_says_where_dumps_are_read(slurm, run):
+    slurm.command("scontrol", "#!/bin/sh\necho 'no answer' >&2; exit 1\n")
+    for words in (["collect"], ["refresh"]):
+        code, _, err = run(*words)
+        assert code == 69 and "no answer" in err and "(for a dump: workhorse collect --file)" in err
+
+
+def test_metrics_leave_no_halves(run, tmp_path, monkeypatch):
+    """A path of odd signs, and a disk that is full when the file is written."""
+    odd = tmp_path / "q?a#b%41"
+    odd.mkdir()
+    a_history(odd)
+    (tmp_path / "w.toml").write_text(f"[publish]\npath = '{tmp_path}/public'\n[history]\npath = '{odd}/h.db'\n")
+    assert 'workhorse_history_attempts{cluster="c"} 41.0' in run("metrics")[1]
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("accounting.metrics.os.fchmod", full)
+    (tmp_path / "m").mkdir()
+    code, _, err = run("metrics", "-o", tmp_path / "m")
+    assert code == 1 and "No space left" in err and list((tmp_path / "m").iterdir()) == []
+
+
+@pytest.mark.parametrize(("mode", "said"), [("observe", "no excluded nodes are changed"), ("avoid", "")])
+def test_dispatch_says_what_its_mode_leaves_out(run, tmp_path, monkeypatch, mode, said):
+    from slurm_hook import passes
+
+    (tmp_path / "w.toml").write_text(f"[steer]\nmode = '{mode}'\n")
+    monkeypatch.setattr(passes, "one_pass", lambda settings: passes.Report(waiting=0))
+    code, out, _ = run("dispatch")
+    assert code == 0 and said in out and (said or "mode" not in out)
+    assert run("dispatch", "-q")[1] == ""
