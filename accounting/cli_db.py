@@ -1,4 +1,4 @@
-"""`workhorse db`: care of the history."""
+"""`workhorse db vacuum`: care of the history."""
 
 from __future__ import annotations
 

@@ -20,6 +20,37 @@ settings.register_profile("search", derandomize=False, print_blob=True, deadline
 settings.load_profile("search" if SEARCH else "same")
 
 
+_running: list[Sandbox] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_cluster() -> Iterator[None]:
+    """Whatever a module left on the shared Slurm (jobs, reservations, plants, nodes out of service) is gone for the next."""
+    yield
+    for sandbox in _running:
+        make_quiet(sandbox)
+
+
+def make_quiet(sandbox: Sandbox) -> None:
+    """Cancel all jobs, delete all reservations, take all plants off, bring all nodes back."""
+
+    def jobs() -> list[str]:
+        return sandbox.run(["squeue", "-h", "-o", "%A"]).stdout.split()
+
+    for name in sandbox.nodes:
+        sandbox.unplant(name)
+    if jobs():
+        sandbox.run(["scancel", *sorted(set(jobs()))], check=False)
+        sandbox.poll(lambda: not jobs(), 60, "the queue to be empty")
+    for line in sandbox.run(["scontrol", "-o", "show", "reservation"]).stdout.splitlines():
+        if line.startswith("ReservationName="):
+            sandbox.run(["scontrol", "delete", line.split()[0]], check=False)
+    for line in sandbox.run(["sinfo", "-h", "-N", "-o", "%N %t"]).stdout.splitlines():
+        name, state = line.split()
+        if state.rstrip("*") in ("down", "drain", "drng"):
+            sandbox.resume(name)
+
+
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     """A running Slurm of 16 nodes, shared by the whole session. Where Slurm can't be had the tests fail, never skip."""
@@ -27,6 +58,8 @@ def sandbox() -> Iterator[Sandbox]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Sandbox() as running:
+            _running.append(running)
             yield running
+            _running.clear()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -94,7 +94,8 @@ def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
 def test_completion_and_manual_of_a_login_node(host, wheels):
     install(host, "--role", "login", wheels=wheels)
     script = """source /usr/local/share/bash-completion/completions/workhorse
-        complete() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _workhorse_completion workhorse; echo "${COMPREPLY[*]}"; }
+        complete() { COMPREPLY=(); COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _workhorse_completion workhorse
+            echo "${COMPREPLY[*]}"; }
         complete workhorse do; complete workhorse nodes --lo"""
     done = host.run(["bash", "-c", script], env=ENV)
     assert done.stdout.split() == ["doctor", "--long"], done

@@ -249,5 +249,7 @@ def _whole(job: dict[str, str]) -> int:
 def fields(line: str) -> dict[str, str]:
     """Fields of one line of `scontrol -o`: values may hold blanks and `=`, so a name must follow a blank."""
     places = list(_FIELD.finditer(line))
+    if not places:  # the rest of a job name with a line break
+        return {}
     ends = [match.start() for match in places[1:]] + [len(line)]
     return {match[1]: line[match.end() : end].strip() for match, end in zip(places, ends, strict=True)}
