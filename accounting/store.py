@@ -7,6 +7,7 @@ transaction: after a crash the database holds whole chunks, and reading them aga
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -172,16 +173,42 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     try:
-        if not text.isprintable() or any(c.isspace() for c in text):
+        if not text.isprintable() or " " in text:  # a blank is the only space that is printable
             raise ValueError("a blank or a character that no host name has inside")
         if text.count("[") != text.count("]"):
             raise ValueError("brackets don't match")
-        names = tuple(hostlist.expand_hostlist(text))
+        names = _expand_plain(text) or tuple(hostlist.expand_hostlist(text))
         if len(names) > MAX_HOSTS:
             raise ValueError(f"over {MAX_HOSTS} hosts")
         return names
     except (hostlist.BadHostlist, ValueError) as err:
         raise ValueError(f"node list {text[:80]!r}: {err}") from None
+
+
+_PLAIN = re.compile(r"([A-Za-z0-9_.-]+)(?:\[([0-9,-]+)\])?")
+
+
+def _expand_plain(text: str) -> tuple[str, ...]:
+    """Names of the list that nearly every job has: one prefix, perhaps with ranges behind it. Empty for any other."""
+    match = _PLAIN.fullmatch(text)
+    if match is None:
+        return ()
+    prefix, ranges = match.groups()
+    if ranges is None:
+        return (text,)
+    names: list[str] = []
+    for part in ranges.split(","):
+        low, dash, high = part.partition("-")
+        if not low or "-" in high or (dash and not high) or len(low) > 9 or len(high) > 9:
+            return ()
+        first, last = int(low), int(high or low)
+        if last < first or last - first >= MAX_HOSTS:
+            return ()
+        width = len(low)
+        names += [f"{prefix}{number:0{width}d}" for number in range(first, last + 1)]
+        if len(names) > MAX_HOSTS:
+            return ()
+    return tuple(dict.fromkeys(names))
 
 
 _ATTEMPT_COLUMNS = (
@@ -370,9 +397,15 @@ class Store:
         number = known.get(name)
         if number is None:
             value = stored_text(name)
-            self.conn.execute(f"INSERT OR IGNORE INTO {table} (name) VALUES (?)", (value,))  # noqa: S608
-            number = self._remember(table, name, self._one(f"SELECT id FROM {table} WHERE name = ?", (value,)))  # noqa: S608
+            made = self.conn.execute(f"INSERT OR IGNORE INTO {table} (name) VALUES (?)", (value,))  # noqa: S608
+            number = self._made(made) or self._one(f"SELECT id FROM {table} WHERE name = ?", (value,))  # noqa: S608
+            self._remember(table, name, number)
         return number
+
+    @staticmethod
+    def _made(cursor: sqlite3.Cursor) -> int | None:
+        """Id of the row that an INSERT OR IGNORE made, None where there was one: it need not be looked for."""
+        return cursor.lastrowid if cursor.rowcount == 1 else None
 
     def _remember(self, table: str, key: Any, number: int) -> int:
         if len(self._names[table]) >= _CACHE_SIZE:
@@ -384,8 +417,8 @@ class Store:
         number = self._names["works"].get((user, name))
         if number is None:
             key = (self._id("users", user), stored_text(name))
-            self.conn.execute("INSERT OR IGNORE INTO works (user_id, name) VALUES (?, ?)", key)
-            number = self._one("SELECT id FROM works WHERE user_id = ? AND name = ?", key)
+            made = self.conn.execute("INSERT OR IGNORE INTO works (user_id, name) VALUES (?, ?)", key)
+            number = self._made(made) or self._one("SELECT id FROM works WHERE user_id = ? AND name = ?", key)
             self._remember("works", (user, name), number)
         return number
 
@@ -394,8 +427,8 @@ class Store:
         number = self._names["nodes"].get(name)
         if number is None:
             key = (self.cluster_id, stored_text(name))
-            self.conn.execute("INSERT OR IGNORE INTO nodes (cluster_id, name) VALUES (?, ?)", key)
-            number = self._one("SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", key)
+            made = self.conn.execute("INSERT OR IGNORE INTO nodes (cluster_id, name) VALUES (?, ?)", key)
+            number = self._made(made) or self._one("SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", key)
             self._remember("nodes", name, number)
         return number
 

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import hostlist
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -442,3 +443,12 @@ def test_node_lists_are_what_scontrol_says():
             assert names == tuple(dict.fromkeys(vector["names"])) or vector["input"].startswith("n[184467"), vector["input"]
             seen += 1
     assert seen > 40
+
+
+@given(st.lists(st.sampled_from(["n", "0", "9", "10", "007", "[", "]", ",", "-", "1-3", "08-12", "5-5", "3-1"]), max_size=7))
+def test_the_short_way_to_names_is_the_long_one(parts):
+    """Nearly every list has one prefix: its names come without the parser, and are the same."""
+    for text in ("".join(parts), f"n[{''.join(parts)}]"):
+        found = store._expand_plain(text)
+        assert not found or found == tuple(hostlist.expand_hostlist(text))
+    assert store._expand_plain("gpu[0137-0139,0141]") == ("gpu0137", "gpu0138", "gpu0139", "gpu0141")
