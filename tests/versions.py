@@ -19,13 +19,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = {"bookworm": "22.05", "trixie": "24.11", "forky": "26.05"}
-MIRROR = "http://deb.debian.org/debian"
 BASE = ("python3", "python3-venv", "ca-certificates", "procps", "git", "passwd", "util-linux", "mount")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class VersionsError(Exception):
     """What went wrong, in a sentence."""
+
+
+def mirror() -> str:
+    """The archive that this machine's apt uses."""
+    argv = ["apt-get", "indextargets", "--format", "$(SITE)"]
+    sites = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    if not sites:
+        raise SystemExit("apt has no sources here: debootstrap wouldn't know where to get Debian from; run on a Debian machine")
+    return sites[0]
 
 
 def prepared(suite: str, folder: Path) -> Path:
@@ -37,7 +45,7 @@ def prepared(suite: str, folder: Path) -> Path:
         raise VersionsError("debootstrap is missing; run: apt-get install debootstrap")
     shutil.rmtree(root, ignore_errors=True)
     print(f"making {root} …", flush=True)
-    argv = ["debootstrap", "--variant=minbase", f"--include={','.join(BASE)}", suite, str(root), MIRROR]
+    argv = ["debootstrap", "--variant=minbase", f"--include={','.join(BASE)}", suite, str(root), mirror()]
     script = Path("/usr/share/debootstrap/scripts") / suite
     if not script.exists():  # a suite younger than this debootstrap is made as sid is
         argv.append("/usr/share/debootstrap/scripts/sid")
