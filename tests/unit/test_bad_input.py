@@ -20,7 +20,9 @@ JOB = {
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
     """Call the command line: exit code, stdout, stderr."""
-    (tmp_path / "w.toml").write_text(f"[publish]\npath = '{tmp_path}/public'\n[history]\npath = '{tmp_path}/h.db'\n")
+    (tmp_path / "w.toml").write_text(
+        f"[publish]\npath = '{tmp_path}/public'\n[history]\npath = '{tmp_path}/h.db'\nfirst_days = 3\n"
+    )
     monkeypatch.setenv("WORKHORSE_CONFIG", str(tmp_path / "w.toml"))
 
     def call(*argv):
