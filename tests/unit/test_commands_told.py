@@ -342,17 +342,18 @@ def shell(command, folder):
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "WORKHORSE_CONFIG": str(folder / "w.toml"),
-        "W": f"{sys.executable} -m slurm_hook.cli",
+        "PYTHON": sys.executable,
     }
-    return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False)
+    script = 'W() { "$PYTHON" -m slurm_hook.cli "$@"; }; ' + command
+    return subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        ("$W nodes > /dev/full", 1, "stdout can't be written (No space left on device)"), ("$W nodes >&-", 1, "stdout is closed"),
-        ("$W collect --file - <&-", 1, "empty"), ("$W nodes --scores /nope 2> /dev/full", 1, ""),
-        ("$W nodes -o x 2> /dev/full", 2, ""), ("$W nodes -o x 2>&-", 2, ""), ("$W nodes | head -c 1", 0, ""),
+        ("W nodes > /dev/full", 1, "stdout can't be written (No space left on device)"), ("W nodes >&-", 1, "stdout is closed"),
+        ("W collect --file - <&-", 1, "empty"), ("W nodes --scores /nope 2> /dev/full", 1, ""),
+        ("W nodes -o x 2> /dev/full", 2, ""), ("W nodes -o x 2>&-", 2, ""), ("W nodes | head -c 1", 0, ""),
     ],
 )  # fmt: skip
 def test_streams(run, tmp_path, command, code, said):
