@@ -41,7 +41,9 @@ def happened(sandbox):
         "hostile": sandbox.sbatch(*small, f"--job-name={HOSTILE}", "--wrap", "true"),
         "array": sandbox.sbatch(*small, "--array=1-3", "--wrap", "exit $((SLURM_ARRAY_TASK_ID == 2))"),
         "het": sandbox.sbatch(*small, "--nodes=1", ":", "--mem=60", "--nodes=2", "--wrap", "true"),
-        "steps": sandbox.sbatch(*small, "--nodes=2", "--gres=gpu:4", "--wrap", "srun sleep 1; srun false; true"),
+        "steps": sandbox.sbatch(
+            *small, f"--exclude={sandbox.nodes[4]}", "--nodes=2", "--gres=gpu:4", "--wrap", "srun sleep 1; srun false; true"
+        ),
         "cancelled": sandbox.sbatch(*small, "--hold", "--wrap", "true"),
     }
     sandbox.run(["scancel", str(jobs["cancelled"])])
