@@ -312,9 +312,15 @@ def set_excludes(job: Job, excludes: str) -> tuple[bool, str]:
     code, _, err = commands.attempt(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={excludes}"])
     if code == 0:
         return True, ""
-    if job.array and "No error" in err:
+    if job.array and ("No error" in err or _rest_took(job, excludes)):
         return True, ""
     return (False, "") if any(word in err for word in _GONE) else (False, err.strip()[:200] or f"exit code {code}")
+
+
+def _rest_took(job: Job, excludes: str) -> bool:
+    """True where an array's waiting rest has these excludes: 24.11 tells only of the tasks that it could not change."""
+    wanted = set(jobs.nodes_of(excludes))
+    return any(found.id == job.id and found.pending and set(jobs.nodes_of(found.excludes)) == wanted for found in jobs.load())
 
 
 def _look_again(updates: Sequence[Update]) -> list[str]:
