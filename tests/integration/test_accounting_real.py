@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ def collected(sandbox, happened, tmp_path_factory):
         known = {row[0] for row in conn.execute("SELECT job_id FROM attempts")}
         if {job for name, job in happened.items() if name not in ("array", "cancelled")} <= known:
             return True
+        warnings.warn(f"the first collect showed jobs {sorted(known)} of {happened}", stacklevel=1)
         assert workhorse(sandbox, "collect", "--db", db).returncode == 0
         return False
 
