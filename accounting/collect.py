@@ -22,6 +22,9 @@ from .store import CHUNK, Counts, Store, transaction
 HOUR = 3600
 DAY = 86_400
 CLOCKS_APART = 300  # s; clocks of hosts may differ by this much
+# s; slurmdbd leaves a job out of every window until slurmctld has told it when the job became eligible. For a job that ran
+# as soon as it was submitted that is some seconds after its end (seen: 4 s, on a calm cluster).
+SETTLING = 600
 
 
 @contextmanager
@@ -206,10 +209,10 @@ def next_start(store: Store, now: int, *, overlap_hours: int, deep_hours: int, f
     if mark is None:
         return now - first_days * DAY
     deep = store.value("deep_read") or 0
-    mark = min(mark, now)
+    start = min(mark, now) - max(overlap_hours * HOUR, SETTLING)
     if now - deep >= DAY and deep_hours > overlap_hours:
-        return min(mark - overlap_hours * HOUR, now - deep_hours * HOUR)
-    return mark - overlap_hours * HOUR
+        return min(start, now - deep_hours * HOUR)
+    return start
 
 
 class Backfill:

@@ -146,31 +146,24 @@ class Client:
 
         def reached() -> bool:
             now.clear()
-            now.update(self.states(ids))
+            shown = self._shown(ids)  # before accounting is asked: what is still open here may have just ended there
+            parts = self._parts(ids)
+            now.update(_by_job(parts))
             if states is not None:  # accounting doesn't know of jobs that were never eligible
-                now.update(self._live(ids))
+                now.update(_live(shown))
             self._refuse_other_end(now, wanted)
-            return len(now) == len(ids) and set(now.values()) <= wanted and (states is not None or self._complete(ids))
+            return len(now) == len(ids) and set(now.values()) <= wanted and (states is not None or _complete(shown, parts))
 
         try:
             procs.poll(reached, timeout, f"jobs {ids} to be {sorted(wanted)}", pause=0.1)
         except SandboxError as error:
-            raise SandboxError(f"{error} They are: {now or self._live(ids)}.\n{self.logs(15)}") from None
+            raise SandboxError(f"{error} They are: {now or _live(self._shown(ids))}.\n{self.logs(15)}") from None
         return now
-
-    def _complete(self, ids: list[int]) -> bool:
-        """Whether accounting has caught up: it learns of an array's tasks one by one, so it may yet lack some."""
-        mine = self._shown(ids)
-        return len(mine) <= len(self._parts(ids)) and all(job["JobState"] in FINAL for job in mine)
 
     def _shown(self, ids: list[int]) -> list[dict[str, str]]:
         """Fields of these jobs, and of all their parts, that slurmctld still knows."""
         lines = self.run(["scontrol", "-a", "-o", "show", "jobs"]).stdout.splitlines()
         return [job for job in map(fields, lines) if "JobId" in job and _whole(job) in ids]
-
-    def _live(self, ids: list[int]) -> dict[int, str]:
-        """Job id → state as slurmctld shows it."""
-        return _by_job((_whole(job), job["JobState"]) for job in self._shown(ids))
 
     def _refuse_other_end(self, now: dict[int, str], wanted: set[str]) -> None:
         ended = {job: state for job, state in now.items() if state in FINAL - wanted}
@@ -226,6 +219,16 @@ class Client:
     def logs(self, n: int = 40) -> str:
         """The last `n` lines of each daemon's log."""
         return keeper.tails(self.root, n)
+
+
+def _live(shown: list[dict[str, str]]) -> dict[int, str]:
+    """Job id → state as slurmctld shows it."""
+    return _by_job((_whole(job), job["JobState"]) for job in shown)
+
+
+def _complete(shown: list[dict[str, str]], parts: list[tuple[int, str]]) -> bool:
+    """Whether accounting has caught up: it learns of an array's tasks one by one, so it may yet lack some."""
+    return len(shown) <= len(parts) and all(job["JobState"] in FINAL for job in shown)
 
 
 def _by_job(parts: Iterable[tuple[int, str]]) -> dict[int, str]:

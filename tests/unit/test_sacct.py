@@ -243,21 +243,22 @@ def test_mark_follows_only_what_joins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mark", "deep", "start"),
+    ("mark", "deep", "overlap", "start"),
     [
-        (None, None, 10_000_000 - 90 * 86400),
-        (9_999_000, None, 10_000_000 - 72 * 3600),
-        (9_999_000, 9_999_000, 9_999_000 - 7200),
-        (9_000_000, None, 9_000_000 - 7200),
+        (None, None, 2, 10_000_000 - 90 * 86400),
+        (9_999_000, None, 2, 10_000_000 - 72 * 3600),
+        (9_999_000, 9_999_000, 2, 9_999_000 - 7200),
+        (9_999_000, 9_999_000, 0, 9_999_000 - collect.SETTLING),
+        (9_000_000, None, 2, 9_000_000 - 7200),
     ],
 )
-def test_where_the_next_collect_begins(tmp_path, mark, deep, start):
+def test_where_the_next_collect_begins(tmp_path, mark, deep, overlap, start):
     store = stores(tmp_path / "h.db")["c"]
     if mark:
         store.set_high_water(mark)
     if deep:
         store.set_deep_read(deep)
-    assert collect.next_start(store, 10_000_000, overlap_hours=2, deep_hours=72, first_days=90) == start
+    assert collect.next_start(store, 10_000_000, overlap_hours=overlap, deep_hours=72, first_days=90) == start
 
 
 def test_interrupted_backfill_goes_on(tmp_path):
