@@ -302,8 +302,9 @@ function slurm_job_modify() return 0 end
 return 0
 """
 OWNER = """\
-import sys
+import signal, sys
 from tests.sandbox import Sandbox
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests themselves run in the background
 with Sandbox(nodes=2, dir=sys.argv[1]) as sb:
     sb.sbatch("-N2", script="#!/bin/sh\\nsrun -N2 -n2 sleep 600\\n")
     print("up", flush=True)
@@ -335,7 +336,10 @@ def test_killed_owner_leaves_nothing(when: str, number: signal.Signals) -> None:
         else:
             assert owner.stdout.readline() == b"up\n"
         owner.send_signal(number)
-        owner.wait(timeout=30)
+        try:
+            owner.wait(timeout=30)
+        finally:
+            owner.kill()
     gone(root, 20 if number == signal.SIGKILL else 0)
 
 

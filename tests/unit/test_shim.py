@@ -353,7 +353,10 @@ def test_anything_else_is_said_once_and_not_tried_again(shim, act, code, stderr)
 def test_signals_reach_sbatch_and_end_as_it_ends(shim, number, again):
     shim.says(*OURS, again=again)
     shim.act('touch "$OUT/ready"; exec sleep 20')
-    running = subprocess.Popen([shim.sbatch, "-N4", "job.sh"], env=shim.env, cwd=shim.root, stdin=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        [shim.sbatch, "-N4", "job.sh"], env=shim.env, cwd=shim.root, stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - in the background it is ignored
+    )  # fmt: skip
     deadline = time.monotonic() + 10
     while not (shim.out / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
