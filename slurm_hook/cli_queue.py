@@ -9,7 +9,7 @@ import time
 
 import click
 
-from . import jobs, queue
+from . import jobs, queue, waiting
 from .errors import InputError, SlurmError, SnapshotError, UsageError
 from .light import TYPE_CHECKING
 from .terminal import one_line
@@ -52,7 +52,7 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
         _show_pipeline(name, whom or me, now, form)
         return
     found = _with_details(jobs.load())
-    past = _past(whom)
+    past = _past(settings, whom, found, now)
     shown = queue.waiting_stages(found, settings, now, method=_method(settings), past=past, user=whom)
     plain = not (form["as_json"] or form["parsable"])
     if plain and not shown.stages:
@@ -68,23 +68,14 @@ def _with_details(found: list[jobs.Job]) -> list[jobs.Job]:
     return [job._replace(details=known.get(job.id)) for job in found]
 
 
-def _past(user: str | None) -> dict[str, float]:
-    """Seconds invested by named pipelines in jobs that slurmctld has forgotten; nothing where accounting doesn't answer."""
-    from . import mark  # noqa: PLC0415
-
-    if user is None:
-        return {}
+def _past(settings: Settings, user: str | None, found: list[jobs.Job], now: float) -> queue.Past:
+    """What slurmctld has forgotten: from dispatch's memory for those who may read it, else from one's own accounting."""
     try:
-        records = jobs.history(user, HISTORY_DAYS)
-    except SlurmError:
-        return {}
-    sums: dict[str, float] = {}
-    for record in records:
-        given = mark.parse(record.comment)
-        if given is not None and given.pipeline and record.end:
-            key = f"{user}/{given.pipeline}"
-            sums[key] = sums.get(key, 0.0) + record.elapsed
-    return sums
+        if user is None:
+            return queue.past_of_state(waiting.read_state(settings["dispatch.state"]), found, now)
+        return queue.past_of_user(jobs.history(user, HISTORY_DAYS), found, user)
+    except (SlurmError, SnapshotError):
+        return queue.Past()
 
 
 def _method(settings: Settings) -> str:

@@ -34,5 +34,11 @@ def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool) -> None:
         after = f" after {', '.join(stage.after)}" if stage.after else ""
         note = "" if marked else " (has a comment of its own, which stays: the pipeline's name isn't recorded)"
         click.echo(f"{stage.name}|{job}" if parsable else f"{stage.name}: job {job}{after}{note}")
+        if pipeline.uncounted(stage, job):
+            click.echo(
+                f"workhorse submit: stage {stage.name}: its demand was not turned into a node count (sbatch here isn't "
+                "workhorse's, or it is off or only observes); give nodes = … or it runs on as many as its options say",
+                err=True,
+            )
 
     pipeline.submit(checked, tell, sbatch)

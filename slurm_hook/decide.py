@@ -43,8 +43,8 @@ class Candidate(Record):
 
 class Decision(Record):
     """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
-    nodes (steer); nodes: node count to set, 0 for none; reason: why this and not more; seed, snapshot: replay the
-    draw; ours: to be marked though there is nothing to do yet."""
+    nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
+    more; seed, snapshot: replay the draw; ours: to be marked though there is nothing to do yet."""
 
     action: str
     reason: str
@@ -117,6 +117,11 @@ def decide(case: Case) -> Decision:
             if steered.action == "steer":
                 return steered
             obstacle = steered.reason
+        total = total_demand(case, case.requests[0])
+        if total:
+            base = base._replace(demand=total)
+            fields = [_counted(case, fields[0], total)]
+            base = base._replace(nodes=fields[0].least)
         return _avoid(case, fields, base, obstacle)
     except (RequestError, PlacementError, SnapshotError) as err:
         return base._replace(reason=str(err))
@@ -239,6 +244,20 @@ def total_demand(case: Case, request: Request) -> float:
     return case.directives.demand or (asked.demand if asked else 0.0)
 
 
+def _counted(case: Case, field: _Field, total: float) -> _Field:
+    """The candidates with the node count that a total demand takes, whichever of them the job will get. Raises PlacementError."""
+    from . import sizing  # noqa: PLC0415 - few jobs give a total demand
+
+    whole = [capacity_of(case, case.nodes[name]) for name in field.names]
+    count = sizing.nodes_for(total, whole)
+    if not count:
+        raise PlacementError(
+            f"a demand of {total:.0f} MiB is more than the {len(whole)} nodes that could hold this have"
+            f" ({math.fsum(whole):.0f} MiB)"
+        )
+    return field._replace(least=count)
+
+
 def _bad(score: NodeScore | None, now: float) -> str:
     """What speaks against a node: lemon, suspect, weak, or nothing."""
     if score is None:
@@ -266,6 +285,11 @@ def _free(case: Case, node: Node) -> float:
     if resource_of(case, node.gpus) == "gpu_mem":
         return (node.gpus - node.gpus_used) * _gpu_mem(case, node.gpu_type)
     return node.mem - node.mem_used
+
+
+def capacity_of(case: Case, node: Node) -> float:
+    """All of the capacity resource that a node has, MiB."""
+    return node.gpus * _gpu_mem(case, node.gpu_type) if resource_of(case, node.gpus) == "gpu_mem" else node.mem
 
 
 def demand_per_node(case: Case, field: _Field) -> float:
@@ -450,11 +474,10 @@ def _worst_first(fields: Sequence[_Field]) -> list[str]:
 
 
 def _spare(case: Case, request: Request, field: _Field) -> Spare:
-    total = total_demand(case, request)
-    weights = field.capacity if total else (1.0,) * len(field.names)
+    weights = (1.0,) * len(field.names)
     return Spare(
         leaves=field.leaves, weights=weights, startable=_startable(case, request, field),
-        enough=(lambda s: s > total) if total else (lambda s: s >= max(1, field.least)),
+        enough=lambda s: s >= max(1, field.least),
         at=_of_field(case, request, field, "at", lambda: {name: i for i, name in enumerate(field.names)}),
         sums=_of_field(case, request, field, "sums", lambda: topology.by_leaf(field.leaves, weights)),
     )  # fmt: skip

@@ -22,6 +22,8 @@ NOT_ELIGIBLE = frozenset({
     "JobHoldMaxRequeue", "LaunchFailedRequeuedHeld", "SpecialExit", "JobArrayTaskLimit", "Cleaning",
 })  # fmt: skip
 _WHOLE = re.compile(r"\d+")
+PAST_FIELDS = 8
+_ASKED = re.compile(r"(?:^|\s)(?:--depe[a-z]*(?:=|\s+)|-d\s*)[\"']?(\S+)")  # --dependency and its abbreviations
 _DEPENDENCY = re.compile(r"(after[a-z]*):(\d+)(?:_(\d+|\*))?(?:\+\d+)?(?:\((\w+)\))?")
 
 
@@ -257,7 +259,7 @@ def run_seconds(job: Job, now: float) -> float:
 
 
 class PastJob(Record):
-    """A job as accounting has it: enough to show a pipeline's finished stages."""
+    """A job as accounting has it: enough to show a pipeline's finished stages. after: ids that its submission named."""
 
     id: int
     state: str
@@ -266,13 +268,14 @@ class PastJob(Record):
     end: float
     comment: str
     name: str
+    after: tuple[int, ...] = ()
 
 
 def history(user: str, days: float, now: float | None = None) -> list[PastJob]:
     """One user's jobs of the last days from accounting, all attempts. Raises SlurmError."""
     since = int((now if now is not None else time.time()) - days * 86400)
     separator = f"\x1f{secrets.token_hex(8)}\x1f"
-    fields = "JobIDRaw,State,ElapsedRaw,NodeList,End,Comment,JobName"
+    fields = "JobIDRaw,State,ElapsedRaw,NodeList,End,Comment,JobName,SubmitLine"
     argv = ["sacct", "-X", "-D", "-n", "-P", f"--user={user}", "-S", f"uts{since}", "-o", fields, f"--delimiter={separator}"]
     return parse_history(commands.run(argv, timeout=120.0), separator)
 
@@ -282,19 +285,25 @@ def parse_history(text: str, separator: str) -> list[PastJob]:
     rows: list[list[str]] = []
     for line in text.split("\n"):
         values = line.split(separator)
-        if len(values) >= 2 and values[0].isdigit() and (not rows or len(rows[-1]) >= 7):
+        if len(values) >= 2 and values[0].isdigit() and (not rows or len(rows[-1]) >= PAST_FIELDS):
             rows.append(values)
         elif rows:
             rows[-1][-1] += "\n" + values[0]
             rows[-1].extend(values[1:])
-    return [_past(row) for row in rows if len(row) == 7]
+    return [_past(row) for row in rows if len(row) == PAST_FIELDS]
 
 
 def _past(row: Sequence[str]) -> PastJob:
-    job, state, elapsed, nodes, end, comment, name = row
+    job, state, elapsed, nodes, end, comment, name, line = row
     word = state.split()[0] if state.split() else ""
     listed = "" if nodes in _EMPTY or nodes == "None assigned" else nodes
-    return PastJob(int(job), word, float(_number(elapsed)), listed, float(_number(end)), comment, name.rstrip("\n"))
+    return PastJob(int(job), word, float(_number(elapsed)), listed, float(_number(end)), comment, name, submitted_after(line))
+
+
+def submitted_after(line: str) -> tuple[int, ...]:
+    """Jobs that a submission made itself depend on: what stays known once Slurm has forgotten that they ended."""
+    asked = [part for match in _ASKED.finditer(line) for part in re.split(r"[,?]", match[1]) if part.startswith("after")]
+    return tuple(int(job) for part in asked for job in re.findall(r":(\d{1,10})", part))
 
 
 def per_node(job: Job) -> Details:

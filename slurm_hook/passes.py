@@ -226,17 +226,18 @@ def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cl
 
 
 def _remember(state: State, found: Sequence[Job], facts: Mapping[str, Any], full: bool, now: float) -> State:
-    group = waiting.groups(found, state.tracked)
+    group = waiting.groups(found, state.chains)
     invested, seen = waiting.invest(state, found, group, now)
     return state._replace(
-        invested=invested, seen=seen, facts=facts, fingerprint=fingerprint(found), last_full=now if full else state.last_full
-    )
+        invested=invested, seen=seen, chains=waiting.remember(found, group), facts=facts, fingerprint=fingerprint(found),
+        last_full=now if full else state.last_full,
+    )  # fmt: skip
 
 
 def _world(
     settings: Settings, found: Sequence[Job], nodes: Mapping[str, cluster.Node], live: Live, state: State
 ) -> dispatch.World:
-    group = waiting.groups(found, state.tracked)
+    group = waiting.groups(found, state.chains)
     sums = {name: sum(parts.values()) for name, parts in state.invested.items()}
     return dispatch.World(
         jobs=found, nodes=nodes, scores=_scores(settings), settings=settings, live=live, now=live.created,

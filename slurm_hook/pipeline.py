@@ -110,6 +110,8 @@ def _checked(data: Any, folder: str, file_name: str) -> Pipeline:
     common = _words(data, "options", "the manifest")
     stages = {key: _stage(key, table, folder, common) for key, table in tables.items()}
     _check_after(stages)
+    for stage in stages.values():
+        _check_demand(stage)
     return Pipeline(name, tuple(stages[key] for key in _order(stages)), folder)
 
 
@@ -211,6 +213,15 @@ def _check_after(stages: Mapping[str, Stage]) -> None:
                 raise InputError(f"stage {stage.name} comes after {name!r}, which is no stage; stages are {', '.join(stages)}")
 
 
+def _check_demand(stage: Stage) -> None:
+    """A demand travels in the comment: one of the user's own would lose it, and the stage would run on a single node."""
+    if stage.demand and not stage.nodes and own_comment(stage):
+        raise InputError(
+            f"stage {stage.name}: demand can't be passed on beside a comment of its own; write #WORKHORSE demand=… into the "
+            "script instead, or give nodes"
+        )
+
+
 def _order(stages: Mapping[str, Stage]) -> list[str]:
     """Stages in an order where each comes after what it depends on; else as in the manifest."""
     try:
@@ -276,6 +287,15 @@ def _submit_one(words: Sequence[str]) -> int:
     if not found:
         raise SlurmError(f"sbatch printed no job id but {out[:200]!r}; a job may have been submitted, look with squeue")
     return int(found[-1][1])
+
+
+def uncounted(stage: Stage, job: int) -> bool:
+    """A stage whose demand nobody has turned into a node count: submitted past our sbatch, or while we are off."""
+    if not stage.demand or stage.nodes:
+        return False
+    code, out, _ = commands.attempt(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%k"])
+    told = mark.parse(out.strip())
+    return code == 0 and not (told is not None and told.decided)
 
 
 def _cancel(ids: Mapping[str, int]) -> str:

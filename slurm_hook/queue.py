@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from . import dispatch, jobs, mark, priority, waiting
 from .config import Settings
 from .jobs import Job, PastJob
 from .light import TYPE_CHECKING, Record
+from .waiting import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+class Past(Record):
+    """What slurmctld has forgotten. chains: pipeline of jobs that were tied together, by id; invested: seconds that each
+    pipeline ran in attempts that slurmctld doesn't know any more."""
+
+    chains: Mapping[int, str] = {}
+    invested: Mapping[str, float] = {}
+
+
+def past_of_user(records: Sequence[PastJob], found: Sequence[Job], user: str) -> Past:
+    """What one user's accounting tells: chains by what each submission named, and the attempts that ended."""
+    chains = chains_of(records, user)
+    group = waiting.groups(found, chains)
+    current = {job.id: job for job in found if job.user == user}
+    invested: dict[str, float] = {}
+    for record in records:
+        job = current.get(record.id)
+        known = job is not None and not job.pending and record.end > job.start
+        if record.end and not known:
+            name = group[job.id] if job is not None else chains.get(record.id, f"{user}#{record.id}")
+            invested[name] = invested.get(name, 0.0) + record.elapsed
+    return Past(chains, invested)
+
+
+def past_of_state(state: State, found: Sequence[Job], now: float) -> Past:
+    """What dispatch remembers of everybody's jobs."""
+    group = waiting.groups(found, state.chains)
+    invested, _ = waiting.invest(state, found, group, now)
+    current = {f"{job.id}@{job.start:.0f}" for job in found if jobs.run_seconds(job, now) > 0}
+    sums = {name: sum(s for key, s in parts.items() if key not in current) for name, parts in invested.items()}
+    return Past(state.chains, sums)
+
+
+def chains_of(records: Sequence[PastJob], user: str) -> dict[int, str]:
+    """Pipeline of each of one user's past jobs, by mark or by what it was submitted to wait for; lone ones left out."""
+    forest = waiting.Forest({record.id for record in records} | {job for record in records for job in record.after})
+    for record in records:
+        for job in record.after:
+            forest.join(record.id, job)
+    named: dict[int, str] = {}
+    for record in records:
+        given = mark.parse(record.comment)
+        if given is not None and given.pipeline:
+            named.setdefault(forest.root(record.id), f"{user}/{given.pipeline}")
+    found = {job: named.get(forest.root(job), f"{user}#{forest.root(job)}") for job in forest.parent}
+    size = Counter(found.values())
+    return {job: name for job, name in found.items() if size[name] > 1 or "/" in name}
 
 
 class Stage(Record):
@@ -38,16 +89,16 @@ class Queue(Record):
 
 
 def waiting_stages(
-    found: Sequence[Job], settings: Settings, now: float, *, method: str, past: Mapping[str, float] | None = None,
-    user: str | None = None,
-) -> Queue:  # fmt: skip
+    found: Sequence[Job], settings: Settings, now: float, *, method: str, past: Past | None = None, user: str | None = None
+) -> Queue:
     """All waiting stages by allocation priority, among them the user's own shown, or all where user is None.
 
-    found: jobs with details where they wait; past: seconds that each pipeline has invested in jobs that slurmctld has
-    forgotten. A waiting stage: pending and not held, its dependencies met or not; arrays count once.
+    found: jobs with details where they wait. A waiting stage: pending and not held, its dependencies met or not; arrays
+    count once.
     """
-    group = waiting.groups(found, {})
-    invested = _invested(found, group, now, past or {})
+    known = past or Past()
+    group = waiting.groups(found, known.chains)
+    invested = _invested(found, group, now, known.invested)
     stages = [job for job in found if job.pending and not job.held]
     tasks = [
         priority.Waiting(
@@ -107,14 +158,17 @@ def pipeline_parts(name: str, found: Sequence[Job], past: Iterable[PastJob], use
 
     past: what accounting knows, for stages that slurmctld has forgotten.
     """
-    group = waiting.groups(found, {})
-    keys = {f"{user}/{name}", f"{user}#{name.lstrip('#')}"}
-    keys |= {group[job.id] for job in found if job.user == user and str(job.id) == name.lstrip("#")}
+    past = list(past)
+    chains = chains_of(past, user)
+    group = waiting.groups(found, chains)
+    number = name.lstrip("#")
+    keys = {f"{user}/{name}", f"{user}#{number}"}
+    keys |= {group[job.id] for job in found if job.user == user and str(job.id) == number}
+    keys |= {chains[int(number)]} if number.isdecimal() and int(number) in chains else set()
     current = {job.id: job for job in found if job.user == user and group[job.id] in keys}
     attempts: dict[int, list[PastJob]] = {}
     for record in past:
-        given = mark.parse(record.comment)
-        if (given is not None and given.pipeline == name) or record.id in current:
+        if chains.get(record.id, f"{user}#{record.id}") in keys or record.id in current:
             attempts.setdefault(record.id, []).append(record)
     return tuple(_part(job, current.get(job), attempts.get(job, ()), now) for job in sorted({*current, *attempts}))
 

@@ -15,7 +15,7 @@ from .jobs import Job
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 FORMAT = 1
@@ -29,7 +29,7 @@ class Tracked(Record):
     excluded last; before: what we had excluded until then, in case the update never arrived; confined: since when the
     job is confined to a pool, 0 not; rest: not to be confined again before this time; culprits: nodes that ended an
     earlier attempt; ran_on: nodes of the running attempt; restarts: requeues seen; requeued: by us; hands_off: the user
-    changed the excludes after us; told: the admin knows why it wasn't requeued; nice: what we set; group: the pipeline.
+    changed the excludes after us; told: the admin knows why it wasn't requeued; nice: what we set.
     """
 
     submit: float = 0.0
@@ -45,7 +45,6 @@ class Tracked(Record):
     hands_off: bool = False
     told: bool = False
     nice: int = 0
-    group: str = ""
 
 
 def concerns(job: Job) -> bool:
@@ -98,11 +97,13 @@ def excludes_of(tracked: Tracked) -> frozenset[str]:
 
 class State(Record):
     """The state file. invested: run time in seconds by pipeline and job; seen: when a pipeline last had a living job;
-    facts: what was last read of nodes' surroundings; fingerprint: of the queue at the last pass."""
+    chains: pipeline of jobs that dependencies tied together when they were last seen, by id; facts: what was last read of
+    nodes' surroundings; fingerprint: of the queue at the last pass."""
 
     tracked: Mapping[int, Tracked] = {}
     invested: Mapping[str, Mapping[str, float]] = {}
     seen: Mapping[str, float] = {}
+    chains: Mapping[int, str] = {}
     facts: Mapping[str, Any] = {}
     fingerprint: str = ""
     last_full: float = 0.0
@@ -121,16 +122,18 @@ def read_state(path: str) -> State:
         fields = frozenset(Tracked._fields)
         tracked = {int(k): Tracked(**{n: x for n, x in v.items() if n in fields}) for k, v in data["tracked"].items()}
         rest = {k: data[k] for k in ("invested", "seen", "facts", "fingerprint", "last_full")}
+        chains = {int(k): str(v) for k, v in data.get("chains", {}).items()}
     except FileNotFoundError:
         return State()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         raise SnapshotError(f"{path}: can't be used ({err}); dispatch starts a new one") from err
-    return State(tracked=tracked, **rest)
+    return State(tracked=tracked, chains=chains, **rest)
 
 
 def write_state(path: str, state: State) -> None:
     """Write the state whole or not at all, readable by its owner only."""
     data = state._asdict()
+    data["chains"] = {str(job): name for job, name in state.chains.items()}
     data["tracked"] = {str(job): _sparse(tracked) for job, tracked in state.tracked.items()}
     snapshot.write_json(os.path.dirname(path) or ".", os.path.basename(path), {"format": FORMAT, **data}, mode=0o600)
 
@@ -145,39 +148,90 @@ def _sparse(tracked: Tracked) -> dict[str, Any]:
     return {k: v for k, v in tracked._asdict().items() if v != plain[k]}
 
 
-def groups(found: Sequence[Job], tracked: Mapping[int, Tracked]) -> dict[int, str]:
-    """The pipeline of each job: by its mark (`alice/llama`), else the jobs that dependencies tie together.
+def groups(found: Sequence[Job], chains: Mapping[int, str]) -> dict[int, str]:
+    """The pipeline of each job: by its mark (`alice/llama`), else the jobs that dependencies tie together (`alice#12`).
 
-    Slurm forgets a dependency that is met, so what an earlier pass saw (`tracked`) counts too. A job that nothing ties
-    to another is a pipeline of its own (`alice#12`).
+    Slurm forgets a dependency that is met and a job that ended some minutes ago, so what was known before (`chains`)
+    counts too. A job that nothing ties to another is a pipeline of its own.
     """
-    by_id = {job.id: job for job in found}
-    parent: dict[int, int] = {job.id: job.id for job in found}
-
-    def root(job: int) -> int:
-        while parent[job] != job:
-            parent[job] = parent[parent[job]]
-            job = parent[job]
-        return job
-
-    for job in found:
-        for link in jobs.links(job.dependency):
-            if link.job in by_id and by_id[link.job].user == job.user:
-                high, low = sorted((root(job.id), root(link.job)), reverse=True)
-                parent[high] = low
+    forest = Forest(job.id for job in found)
+    for one, other in _ties(found):
+        forest.join(one, other)
+    for first, *others in _by_name(found, chains):
+        for other in others:
+            forest.join(first, other)
     names: dict[int, str] = {}
     for job in sorted(found, key=lambda j: j.id):
-        given = _given_name(job, tracked.get(job.id))
-        if given:
-            names.setdefault(root(job.id), given)
-    return {job.id: _given_name(job, None) or names.get(root(job.id), f"{job.user}#{root(job.id)}") for job in found}
+        root = forest.root(job.id)
+        names[root] = _better(names.get(root, ""), _known_name(job, chains))
+    return {job.id: _marked_name(job) or names[forest.root(job.id)] or f"{job.user}#{forest.root(job.id)}" for job in found}
 
 
-def _given_name(job: Job, tracked: Tracked | None) -> str:
+class Forest:
+    """Jobs that belong together; the root of each tree is its smallest id."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.parent = {job: job for job in ids}
+
+    def root(self, job: int) -> int:
+        while self.parent[job] != job:
+            self.parent[job] = self.parent[self.parent[job]]
+            job = self.parent[job]
+        return job
+
+    def join(self, one: int, other: int) -> None:
+        low, high = sorted((self.root(one), self.root(other)))
+        self.parent[high] = low
+
+
+def _ties(found: Sequence[Job]) -> Iterator[tuple[int, int]]:
+    """Pairs of one user's jobs of which one waits for the other; `singleton` waits for all of the same name."""
+    by_id = {job.id: job for job in found}
+    alike: dict[tuple[str, str], int] = {}
+    for job in found:
+        if not job.dependency:
+            continue
+        for link in jobs.links(job.dependency):
+            if link.job in by_id and by_id[link.job].user == job.user:
+                yield job.id, link.job
+        if "singleton" in job.dependency:
+            alike[job.user, job.name] = job.id
+    for job in found if alike else ():
+        if (job.user, job.name) in alike:
+            yield alike[job.user, job.name], job.id
+
+
+def _by_name(found: Iterable[Job], chains: Mapping[int, str]) -> Iterable[list[int]]:
+    """Jobs that were seen in the same chain before."""
+    named: dict[str, list[int]] = {}
+    for job in found:
+        name = _known_name(job, chains)
+        if name and not _marked_name(job):
+            named.setdefault(name, []).append(job.id)
+    return named.values()
+
+
+def _known_name(job: Job, chains: Mapping[int, str]) -> str:
+    """The pipeline by mark, else by memory; the number may have been another user's job before."""
+    before = chains.get(job.id, "")
+    return _marked_name(job) or (before if before.startswith((f"{job.user}#", f"{job.user}/")) else "")
+
+
+def _marked_name(job: Job) -> str:
     found = job.mark
-    if found is not None and found.pipeline:
-        return f"{job.user}/{found.pipeline}"
-    return tracked.group if tracked is not None else ""
+    return f"{job.user}/{found.pipeline}" if found is not None and found.pipeline else ""
+
+
+def _better(one: str, other: str) -> str:
+    """Of two names of one chain: the one given by its owner, else that of the older job."""
+    if not one or not other:
+        return one or other
+    return min(one, other, key=lambda name: ("/" not in name, int(name.rpartition("#")[2]) if "/" not in name else 0))
+
+
+def remember(found: Iterable[Job], group: Mapping[int, str]) -> dict[int, str]:
+    """What `groups` is to be told the next time: jobs that aren't a pipeline of their own alone."""
+    return {job.id: group[job.id] for job in found if group[job.id] != f"{job.user}#{job.id}"}
 
 
 def invest(
@@ -186,6 +240,8 @@ def invest(
     """Run time by pipeline and job, brought up to date; pipelines without living jobs are forgotten after a day."""
     invested = {name: dict(parts) for name, parts in state.invested.items()}
     seen = dict(state.seen)
+    for old, name in _renamed(state, found, group):
+        invested.setdefault(name, {}).update(invested.pop(old, {}))
     for job in found:
         name = group[job.id]
         ran = jobs.run_seconds(job, now)
@@ -199,3 +255,11 @@ def invest(
         {name: parts for name, parts in invested.items() if name not in dead},
         {name: when for name, when in seen.items() if name not in dead},
     )
+
+
+def _renamed(state: State, found: Iterable[Job], group: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    """Former and present name of chains that a new dependency, or a mark, has joined to others."""
+    for job in found:
+        before = state.chains.get(job.id) or f"{job.user}#{job.id}"
+        if before in state.invested and before != group[job.id] and "/" not in before and before.startswith(f"{job.user}#"):
+            yield before, group[job.id]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, mark
+from slurm_hook import decide, directives, mark, sizing
 from slurm_hook.cluster import Node
 from slurm_hook.config import Settings
 from slurm_hook.request import Request
@@ -238,6 +238,47 @@ def test_total_demand_draws_until_it_is_exceeded_and_sets_the_count():
     assert asked.nodes == 2
     given_count = decide.decide(case(four(), directives=told))
     assert given_count.nodes == 0 and len(given_count.pool) == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"dependency": "afterok:1"}, 4), ({"array": "0-3"}, 4), ({"begin": "2027-01-01T00:00:00"}, 4), ({}, 4),
+        ({"exclude": tuple(NAMES[:14])}, 0),  # the two that are left don't have it
+        ({"exclude": tuple(NAMES[:8])}, 4),
+        ({"nodes_min": 2, "nodes_max": 2, "dependency": "afterok:1"}, 0),  # the user's own count stays
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["avoid", "steer"])
+def test_a_total_demand_sets_the_count_also_where_nothing_can_start_now(more, count, mode):
+    """From what the nodes have in all: what is free now is no matter to a stage that waits."""
+    told = directives.parse(b"#!/bin/sh\n#WORKHORSE demand=1500G\n")
+    busy = {name: node(name, state="ALLOCATED", mem_used=512_000.0, gpus_used=8, cpus_used=32) for name in NAMES}
+    made = decide.decide(
+        case(
+            Request(**more),
+            directives=told,
+            nodes=busy,
+            mode=mode,
+            bad=("gpu09",),
+            settings={"scoring__capacity_resource": "mem"},
+        )
+    )
+    assert made.nodes == count
+    if count:
+        assert (made.action, made.excludes) == ("avoid", ("gpu09",))
+    elif not more.get("nodes_min"):
+        assert made.action == "pass" and "more than the 2 nodes" in made.reason
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.floats(1, 5e6))
+def test_whichever_nodes_slurm_chooses_they_exceed_the_demand(capacities, demand):
+    count = sizing.nodes_for(demand, capacities)
+    smallest = sorted(capacities)
+    if count:
+        assert sum(smallest[:count]) > demand >= sum(smallest[: count - 1])
+    else:
+        assert sum(smallest) <= demand
 
 
 def test_excludes_never_name_a_node_that_slurm_does_not_know():

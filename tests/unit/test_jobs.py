@@ -107,11 +107,26 @@ def test_details():
 
 def test_history_joins_names_with_line_breaks():
     rows = [
-        ["7", "CANCELLED by 1000", "60", "gpu[01-02]", "1800000000", "", "a\nb" + "\n9|8"],
-        ["8", "RUNNING", "5", "None assigned", "Unknown", "wh=1;p=x", "plain"],
-    ]
+        ["7", "CANCELLED by 1000", "60", "gpu[01-02]", "1800000000", "", "a\nb" + "\n9|8",
+         "sbatch --dependency=afterok:5:6 x.sh\n9 y"],
+        ["8", "RUNNING", "5", "None assigned", "Unknown", "wh=1;p=x", "plain", "sbatch -N2 y.sh"],
+    ]  # fmt: skip
     found = jobs.parse_history("\n".join(SEP.join(row) for row in rows) + "\n", SEP)
     assert [(r.id, r.state, r.elapsed, r.node_list, r.end) for r in found] == [
         (7, "CANCELLED", 60.0, "gpu[01-02]", 1.8e9), (8, "RUNNING", 5.0, "", 0.0),
     ]  # fmt: skip
     assert (found[0].name, found[1].comment) == ("a\nb\n9|8", "wh=1;p=x")
+    assert (found[0].after, found[1].after) == ((5, 6), ())
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("sbatch --dependency=afterok:12 a.sh", (12,)), ("sbatch --dependency afterany:12,afterok:13 a.sh", (12, 13)),
+        ("sbatch -d afterok:12:13 a.sh", (12, 13)), ("sbatch -dafterok:12?afternotok:13_4 a.sh", (12, 13)),
+        ("sbatch --depend=afterok:12+5 a.sh", (12,)), ("sbatch --dependency=singleton a.sh", ()), ("sbatch a.sh afterok:3", ()),
+        ("sbatch --wrap=cut -d 5", ()), ("", ()), ("sbatch --deadline=afterok:3 a.sh", ()),
+    ],
+)  # fmt: skip
+def test_what_a_submission_named(line, after):
+    assert jobs.submitted_after(line) == after

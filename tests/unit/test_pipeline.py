@@ -182,6 +182,36 @@ def test_a_comment_of_the_users_own_stays(folder, slurm, script, marked):
     assert any(word.startswith("--comment=wh=1") for word in slurm()[0]) is marked
 
 
+@pytest.mark.parametrize(
+    ("script", "table", "refused"),
+    [
+        ("#!/bin/sh\n#SBATCH --comment=mine\n", "demand='640G'", True),
+        ("#!/bin/sh\n", "demand='640G'\noptions=['--comment=mine']", True),
+        ("#!/bin/sh\n#SBATCH --comment=mine\n", "demand='640G'\nnodes=2", False), ("#!/bin/sh\n", "demand='640G'", False),
+    ],
+)  # fmt: skip
+def test_a_demand_that_would_get_lost_is_refused(folder, script, table, refused):
+    (folder / "prepare.sh").write_text(script)
+    text = f"[stage.a]\nscript='prepare.sh'\n{table}\n"
+    if not refused:
+        assert read(folder, text).stages[0].demand == 655360.0
+        return
+    with pytest.raises(InputError, match=r"stage a: demand can't be passed on.*#WORKHORSE demand=.*nothing was submitted"):
+        read(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"), [("wh=1;g=a;d=655360", True), ("(null)", True), ("wh=1;m=avoid;g=a;d=655360", False)]
+)
+def test_a_demand_that_nobody_turned_into_nodes_is_told(folder, slurm, tmp_path, comment, told):
+    (tmp_path / "bin/squeue").write_text(f"#!/bin/sh\necho '{comment}'\n")
+    (tmp_path / "bin/squeue").chmod(stat.S_IRWXU)
+    (folder / "pipeline.toml").write_text("[stage.a]\nscript='prepare.sh'\ndemand='640G'\n")
+    done = CliRunner().invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml")])
+    assert done.exit_code == 0 and done.stdout == "a: job 101\n"
+    assert ("not turned into a node count" in done.stderr) is told
+
+
 def test_command_line(folder, slurm):
     (folder / "pipeline.toml").write_text(GOOD)
     runner = CliRunner()

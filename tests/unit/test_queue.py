@@ -9,6 +9,7 @@ from slurm_hook import cli, cli_queue, jobs, mark, queue
 from slurm_hook.config import Settings
 from slurm_hook.jobs import Details, PastJob
 from slurm_hook.mark import Mark
+from slurm_hook.waiting import State
 from tests.unit.jobs_made import NOW, job
 
 NAMED = mark.text(Mark(mode="avoid", pipeline="llama", stage="train"))
@@ -37,10 +38,46 @@ def test_order_and_numbers_follow_the_method():
     assert third.priority == 0 and third.reason == "Resources"
 
 
+def record(number, hours, comment="", **changes):
+    plain = {"id": number, "state": "COMPLETED", "elapsed": hours * 3600.0, "node_list": "n1", "end": NOW - 4000, "name": "x"}
+    return PastJob(**{**plain, "comment": comment, **changes})
+
+
 def test_what_slurm_has_forgotten_counts_when_accounting_knows_it():
-    found = [job(2, comment=NAMED), job(3, comment="")]
-    assert [s.job for s in stages(found).stages] == ["2", "3"]
-    assert stages(found, past={"alice/llama": 7200.0}).stages[0].invested == pytest.approx(2.0)
+    found = [
+        job(2, comment=NAMED),
+        job(3, comment=""),
+        job(9, comment="", dependency="afterok:8(unfulfilled)"),
+        job(8, comment=""),
+    ]
+    assert [(s.job, s.pipeline) for s in stages(found).stages] == [("2", "llama"), ("3", "#3"), ("8", "#8"), ("9", "#8")]
+    records = [
+        record(1, 2.0, NAMED), record(3, 0.0, end=0.0, after=(4,)), record(4, 0.5, after=(5,)), record(5, 1.0), record(6, 7.0),
+        record(8, 0.0, end=0.0, after=(7,)),
+    ]  # fmt: skip
+    past = queue.past_of_user(records, found, "alice")
+    rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=past).stages}
+    assert rows == {"2": ("llama", 2.0), "3": ("#3", 1.5), "8": ("#7", 0.0), "9": ("#7", 0.0)}
+
+
+def test_attempts_that_slurm_still_knows_count_once():
+    ended = job(1, state="COMPLETED", start=NOW - 7200, end=NOW - 3600, comment=NAMED, node_list="n1")
+    found = [ended, job(2, comment=NAMED)]
+    attempts = [record(1, 0.5, NAMED, end=NOW - 8000), record(1, 1.0, NAMED, end=NOW - 3600)]
+    past = queue.past_of_user(attempts, found, "alice")
+    assert stages(found, past=past).stages[0].invested == pytest.approx(1.5)
+
+
+def test_who_may_see_all_sees_what_dispatch_remembers():
+    """A chain whose first stages slurmctld has forgotten, and an attempt that both know."""
+    runs = job(5, state="RUNNING", start=NOW - 1800, comment="", node_list="n1")
+    found = [runs, job(6, comment="", dependency="afterok:5(unfulfilled)"), job(7, comment="")]
+    state = State(
+        chains={5: "alice#2", 6: "alice#2"}, seen={"alice#2": NOW},
+        invested={"alice#2": {"2@1": 7200.0, f"5@{NOW - 1800:.0f}": 600.0}},
+    )  # fmt: skip
+    rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=queue.past_of_state(state, found, NOW)).stages}
+    assert rows == {"6": ("#2", 2.5), "7": ("#7", 0.0)}
 
 
 def test_others_are_counts_only():
@@ -66,6 +103,10 @@ def test_a_pipeline_with_its_finished_stages():
     assert (second.state, second.hours, second.node_hours) == ("RUNNING", pytest.approx(0.5), pytest.approx(1.0))
     assert (third.name, third.state, third.after, third.turn) == ("eval", "PENDING", "12", False)
     assert [p.job for p in queue.pipeline_parts("#13", found, [], "alice", NOW)] == ["12", "13"]
+    chain = [record(30, 1.0), record(31, 1.0, after=(30,)), record(20, 0.0, end=0.0, after=(31,)), record(40, 1.0)]
+    for asked in ("20", "#20", "31", "30"):
+        parts = queue.pipeline_parts(asked, found, chain, "alice", NOW)
+        assert [p.job for p in parts] == ["20", "30", "31"], asked
     assert queue.pipeline_parts("llama", found, [], "carol", NOW) == ()
 
 

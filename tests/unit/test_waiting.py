@@ -1,5 +1,7 @@
 """Whose excludes are whose: the mark tells it of a new job, our memory of a known one, and the user's word wins."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +109,65 @@ def test_pipelines_by_mark_and_by_dependency():
     assert waiting.groups(found, {}) == {
         1: "alice/llama", 2: "alice/llama", 3: "alice/llama", 5: "bob#5", 8: "alice#8", 9: "alice#8", 12: "alice/llama",
     }  # fmt: skip
+
+
+def chain_seen(passes):
+    """Names and invested hours after these passes, each a list of jobs."""
+    state, now = State(), NOW
+    for found in passes:
+        group = waiting.groups(found, state.chains)
+        invested, seen = waiting.invest(state, found, group, now)
+        state = State(invested=invested, seen=seen, chains=waiting.remember(found, group))
+        now += 60
+    return group, {name: sum(parts.values()) for name, parts in state.invested.items()}
+
+
+def plain(number, after=0, **changes):
+    return job(number, **{"comment": "", "dependency": f"afterok:{after}(unfulfilled)" if after else "", **changes})
+
+
+def ran(number, seconds, **changes):
+    return plain(number, state="COMPLETED", start=NOW - 9000, end=NOW - 9000 + seconds, **changes)
+
+
+@pytest.mark.parametrize(
+    ("passes", "names", "invested"),
+    [
+        # met dependencies are forgotten, then the jobs themselves
+        ([[plain(1), plain(2, 1), plain(3, 2)], [ran(1, 50), plain(2), plain(3, 2)], [plain(2), plain(3, 2)],
+          [ran(2, 70), plain(3)]],
+         {2: "alice#1", 3: "alice#1"}, {"alice#1": 120}),
+        # a stage submitted later joins by a member that is still known
+        ([[plain(1), plain(2, 1)], [plain(2)], [plain(2), plain(9, 2)]], {2: "alice#1", 9: "alice#1"}, {}),
+        # two chains that a later stage joins become one, with what both have invested
+        ([[ran(1, 10), plain(2, 1), ran(3, 20), plain(4, 3)],
+          [plain(2), plain(4), plain(5, 2, dependency="afterok:2,afterok:4")]],
+         {2: "alice#1", 4: "alice#1", 5: "alice#1"}, {"alice#1": 30}),
+        # a member that its owner names names the chain
+        ([[ran(1, 10), plain(2, 1)], [plain(2), plain(3, 2, comment=marked(pipeline="x"))]], {2: "alice/x", 3: "alice/x"},
+         {"alice/x": 10}),
+        # the number belongs to somebody else now
+        ([[plain(1), plain(2, 1)], [plain(2, user="bob")]], {2: "bob#2"}, {}),
+        # one after the other under the same name
+        ([[ran(1, 30), plain(2, dependency="singleton(unfulfilled)"), plain(3, dependency="singleton(unfulfilled)")],
+          [plain(2), plain(3, dependency="singleton(unfulfilled)"), plain(4, name="other"), plain(5, user="bob")], [plain(3)]],
+         {3: "alice#1"}, {"alice#1": 30}),
+        # a lone job is a pipeline of its own
+        ([[ran(1, 10), plain(2)], [plain(2)]], {2: "alice#2"}, {}),
+    ],
+)  # fmt: skip
+def test_chains_stay_together_when_slurm_forgets(passes, names, invested):
+    assert chain_seen(passes) == (names, invested)
+
+
+def test_chains_survive_in_the_state_file(tmp_path):
+    path = str(tmp_path / "dispatch.json")
+    waiting.write_state(path, State(chains={7: "alice#3"}))
+    assert waiting.read_state(path).chains == {7: "alice#3"}
+    data = json.loads((tmp_path / "dispatch.json").read_text())
+    del data["chains"]  # as a version before wrote it
+    (tmp_path / "dispatch.json").write_text(json.dumps(data))
+    assert waiting.read_state(path).chains == {}
 
 
 def test_invested_time_adds_up_over_attempts_and_is_forgotten_in_the_end():
