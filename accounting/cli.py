@@ -54,6 +54,8 @@ def collect(ctx: click.Context, **options: Any) -> None:
     """
     path = database_path(ctx, options["db"])
     started = time.monotonic()
+    if not options["dump_path"]:
+        stand_in(ctx.obj)
     db = connect(path)
     with collecting.one_at_a_time(path):
         stores = collecting.Stores(db, path, options["cluster"] or "")
@@ -72,6 +74,19 @@ def collect(ctx: click.Context, **options: Any) -> None:
     write_metrics(ctx.obj)
     if counts.rejected:
         ctx.exit(3)
+
+
+def stand_in(settings: Any) -> None:
+    """Widen and refresh what a dispatcher that isn't heard of has left; accounting is collected all the same."""
+    from slurm_hook import watching  # noqa: PLC0415 - where dispatch has never run there is nothing to do
+
+    try:
+        report = watching.stand_in(settings)
+    except WorkhorseError as err:
+        say(f"workhorse: dispatch isn't heard of, and nobody can stand in for it: {err}", err=True)
+        return
+    if report is not None:
+        say(f"dispatch isn't heard of: excluded nodes of {report.applied} waiting jobs brought up to date in its place", err=True)
 
 
 def renew_suspects(settings: Any, stores: collecting.Stores) -> None:

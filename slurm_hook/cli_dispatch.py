@@ -6,7 +6,7 @@ import os
 
 import click
 
-from . import passes
+from . import passes, watching
 from .errors import UsageError, WorkhorseError
 from .light import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool) -> Non
         if report.problems:
             raise WorkhorseError("some of our excludes could not be taken off (above); run it again")
     elif watch:
-        passes.watch(settings, lambda report: _tell(report, quiet))
+        watching.watch(settings, lambda report: _tell(report, quiet))
     else:
         report = passes.one_pass(settings)
         _tell(report, quiet)

@@ -308,9 +308,10 @@ def recent_pools(found: Iterable[Job], nodes: Mapping[str, Node], now: float, se
 def releases(found: Iterable[Job], known: Mapping[int, Tracked], keep: Iterable[int] = ()) -> list[Update]:
     """Updates that take all our excludes off waiting jobs, held ones and arrays too; the user's own stay.
 
-    keep: jobs that keep the culprits without which they were requeued, while requeueing is still wanted.
+    keep: jobs that keep the culprits without which they were requeued, while requeueing is still wanted. Confined jobs,
+    which can't run elsewhere, come first.
     """
-    updates, kept = [], set(keep)
+    updates, kept, confined = [], set(keep), set()
     for job in found:
         if not job.pending or (job.mark is None and job.id not in known):
             continue
@@ -319,6 +320,7 @@ def releases(found: Iterable[Job], known: Mapping[int, Tracked], keep: Iterable[
         ours = frozenset(jobs.nodes_of(tracked.ours))
         if ours - stays and not tracked.hands_off:
             left = hostlist.fold(ours & stays)
+            confined |= {job.id} if tracked.confined else set()
             clean = tracked._replace(ours=left, before=tracked.ours, confined=0.0, culprits=left)
             updates.append(Update(job, hostlist.fold({*jobs.nodes_of(tracked.user), *(ours & stays)}), RELEASE, clean))
-    return updates
+    return sorted(updates, key=lambda update: update.job.id not in confined)

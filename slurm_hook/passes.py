@@ -11,14 +11,11 @@ import fcntl
 import hashlib
 import os
 import random
-import signal
-import sys
-import threading
 import time
 from contextlib import contextmanager
 
 from . import cluster, commands, dispatch, hostlist, jobs, log, reorder, requeue, snapshot, waiting
-from .errors import BusyError, SlurmError, SnapshotError
+from .errors import BusyError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
 from .snapshot import Live, Reservation, Scores
@@ -35,6 +32,7 @@ STEERING = ("avoid", "steer")  # modes in which dispatch works
 DISABLE_NAME = "disable"  # beside the settings file: while it exists, dispatch steps aside as submissions do
 LOCK_WAIT = 60.0  # seconds that a release waits for a pass to end
 FACTS_AGE = 300.0  # seconds after which partitions and topology are read again
+BRIEFLY = 0.5  # seconds that a dispatcher tries to become the one: a guard looks at the lock for an instant
 POOL_AGE = 60.0  # seconds during which a pool given counts as taken
 _GONE = ("no longer pending", "already completing or completed", "Invalid job id", "already finished")
 
@@ -95,16 +93,17 @@ def _take(descriptor: int, path: str, deadline: float) -> None:
 
 def one_pass(settings: Settings, now: float | None = None) -> Report:
     """One pass, under the lock. Raises BusyError, SlurmError, SnapshotError."""
-    with lock(settings["dispatch.state"]):
-        return _locked_pass(settings, time.time() if now is None else now)
+    with lock(settings["dispatch.state"], wait=BRIEFLY):
+        return locked_pass(settings, time.time() if now is None else now)
 
 
-def _locked_pass(settings: Settings, now: float) -> Report:
+def locked_pass(settings: Settings, now: float, publish: bool = True) -> Report:
+    """One pass of whoever holds the dispatcher's lock; publish: live.json is written."""
     with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
-        return _pass(settings, now)
+        return _pass(settings, now, publish)
 
 
-def _pass(settings: Settings, now: float) -> Report:
+def _pass(settings: Settings, now: float, publish: bool) -> Report:
     path, problems = settings["dispatch.state"], []
     try:
         state = waiting.read_state(path)
@@ -119,7 +118,8 @@ def _pass(settings: Settings, now: float) -> Report:
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
     live = _live(found, facts, nodes, now)
-    snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
+    if publish:
+        snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
     state = _remember(state, found, facts, full, now)
     if not full:
         waiting.write_state(path, state)
@@ -402,44 +402,3 @@ def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> 
         tracked.update({u.job.id: u.tracked for u in updates if u.job.id in kept})
         waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
     return Report(applied=sum(done for _, (done, _) in outcome), full=True, problems=problems)
-
-
-def watch(settings: Settings, tell: object = None) -> None:
-    """A pass each period until SIGTERM or SIGINT; then confined jobs are widened, since nobody will do it later.
-
-    Slurm not answering ends a pass, not the watch.
-    """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with lock(settings["dispatch.state"]):
-        while not stop.is_set():
-            begun = time.monotonic()
-            _watched_pass(settings, tell)
-            stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
-        with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
-            widen_all(settings)
-
-
-def _watched_pass(settings: Settings, tell: object) -> None:
-    try:
-        report = _locked_pass(settings, time.time())
-    except (SlurmError, SnapshotError) as err:
-        print(f"workhorse dispatch: {err}", file=sys.stderr, flush=True)
-        return
-    if callable(tell):
-        tell(report)
-
-
-def widen_all(settings: Settings) -> None:
-    """Take confined jobs out of their pools, down to the user's own excludes: the last act of a dispatcher that ends."""
-    state = waiting.read_state(settings["dispatch.state"])
-    if not any(tracked.confined for tracked in state.tracked.values()):
-        return
-    tracked = dict(state.tracked)
-    for job in jobs.load():
-        known = tracked.get(job.id)
-        if known is not None and known.confined and job.pending:
-            set_excludes(job, known.user)
-            tracked[job.id] = known._replace(confined=0.0, ours="", before=known.ours)
-    waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))

@@ -71,7 +71,7 @@ class Watch(threading.Thread):
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()
-        self.sandbox, self.stop, self.dead = sandbox, threading.Event(), threading.Event()
+        self.sandbox, self.stop = sandbox, threading.Event()
         self.since: dict[int, float] = {}
         self.longest: dict[int, float] = {}
         self.seen_excludes = 0
@@ -81,7 +81,7 @@ class Watch(threading.Thread):
             nodes = cluster.parse_nodes(self.sandbox.run(["scontrol", "-o", "show", "node"]).stdout)
             now = time.monotonic()
             stuck = {job.id for job in jobs.load() if self._stuck(job, nodes)}
-            self.since = {job: self.since.get(job, now) for job in stuck if not self.dead.is_set()}
+            self.since = {job: self.since.get(job, now) for job in stuck}
             for job, since in self.since.items():
                 self.longest[job] = max(self.longest.get(job, 0.0), now - since)
 
@@ -231,27 +231,16 @@ def test_without_us(setting):
 
 @pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed half way"])
 def test_with_steering_and_a_dispatcher(setting, killed):
+    """Killed for good: nobody starts it again, and still nobody waits for a pass that never comes."""
     slurm, wrapped, config, settings = setting
     dispatcher, watch = Dispatcher(config), Watch(slurm)
-
-    def half_way() -> None:
-        if killed:
-            watch.dead.set()
-            dispatcher.kill()
-
-            def again() -> None:
-                dispatcher.start()
-                time.sleep(2 * PERIOD)
-                watch.dead.clear()
-
-            threading.Timer(4 * PERIOD, again).start()
-
     watch.start()
     try:
         slurm.poll((wrapped.public / "live.json").exists, 20, "dispatch to be heard of")
         trace = Trace(slurm, wrapped.sbatch)
-        trace.play(half_way)
+        trace.play(dispatcher.kill if killed else lambda: None)
         check(trace)
+        assert (wrapped.public / "live.json").exists() is not killed, "submissions must not go on as if it lived"
         _nothing_stays_after_disable(slurm, wrapped, settings)
     finally:
         watch.stop.set()

@@ -213,7 +213,7 @@ def test_release_takes_ours_and_leaves_the_users():
         job(5, excludes="n4"), job(6), job(7, label="7_[1-3]", excludes="n3"),
     ]  # fmt: skip
     known = {5: Tracked(user="n4"), 7: Tracked(ours="n3")}
-    assert [(u.job.id, u.excludes) for u in dispatch.releases(found, known)] == [(1, "n1"), (3, ""), (7, "")]
+    assert [(u.job.id, u.excludes) for u in dispatch.releases(found, known)] == [(3, ""), (1, "n1"), (7, "")]
 
 
 STATES = st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN", "IDLE", "IDLE"])

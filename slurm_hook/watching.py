@@ -1,0 +1,118 @@
+"""A dispatcher that goes on: passes until it is ended, what it does last, and who acts where it can't any more.
+
+Three nets, each for what slips through the one before: its own last act at an orderly end; a guard where it just dies;
+and `workhorse collect`, which stands in with a pass of its own as long as no dispatcher is heard of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from . import guard, jobs, log, snapshot, waiting
+from .errors import BusyError, SlurmError, SnapshotError
+from .light import TYPE_CHECKING
+from .passes import BRIEFLY, LOCK_WAIT, STEERING, Report, disabled, lock, locked_pass, release, set_excludes
+
+if TYPE_CHECKING:
+    from .config import Settings
+
+GRACE = 15.0  # seconds, at most, in which another dispatcher may take over from one that died
+LAST_LOOK = 2.5  # seconds after which no submission is left that had still seen live.json
+
+
+def watch(settings: Settings, tell: object = None) -> None:
+    """A pass each period until SIGTERM or SIGINT; then confined jobs are widened, since nobody will do it later.
+
+    Slurm not answering ends a pass, not the watch. A guard does the same and more where this process just dies.
+    """
+    stop, path = threading.Event(), settings["dispatch.state"]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    grace = min(GRACE, settings["dispatch.period"] / 2)
+    with guard.posted(path + ".lock", grace, lambda: _relieve(settings)), lock(path, wait=BRIEFLY):
+        while not stop.is_set():
+            begun = time.monotonic()
+            _watched_pass(settings, tell)
+            stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
+        _end(settings)
+
+
+def _end(settings: Settings) -> None:
+    """Submissions confine nobody from now on, and whom they or we confined is widened."""
+    _unpublish(settings)
+    with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
+        widen_all(settings)
+        time.sleep(LAST_LOOK)
+        widen_all(settings)
+
+
+def _relieve(settings: Settings) -> None:
+    """What the guard does for a dispatcher that died: excludes that nobody brings up to date must not stay."""
+    _unpublish(settings)
+    report = release(settings)
+    if report.applied or report.problems:
+        done = {"by": "guard", "action": "release", "changed": report.applied, "problems": len(report.problems)}
+        log.send(json.dumps(done, separators=(",", ":")))
+
+
+def _unpublish(settings: Settings) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(settings["publish.path"], snapshot.LIVE_NAME))
+
+
+def _watched_pass(settings: Settings, tell: object) -> None:
+    try:
+        report = locked_pass(settings, time.time())
+    except (SlurmError, SnapshotError) as err:
+        print(f"workhorse dispatch: {err}", file=sys.stderr, flush=True)
+        return
+    if callable(tell):
+        tell(report)
+
+
+def widen_all(settings: Settings) -> None:
+    """Take confined jobs out of their pools, down to the user's own excludes: the last act of a dispatcher that ends."""
+    state = waiting.read_state(settings["dispatch.state"])
+    tracked, found = dict(state.tracked), []
+    for job in jobs.load():
+        known = waiting.adopt(job, tracked.get(job.id)) if waiting.concerns(job) else tracked.get(job.id)
+        if job.pending and known is not None and known.confined and not known.hands_off:
+            found.append((job, known))
+    for job, known in found:
+        set_excludes(job, known.user)
+        tracked[job.id] = known._replace(confined=0.0, ours="", before=known.ours)
+    if found:
+        waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
+
+
+def stand_in(settings: Settings, now: float | None = None) -> Report | None:
+    """A pass in place of a dispatcher that isn't heard of: it widens and refreshes, confines nobody and isn't heard of itself.
+
+    None where there is nothing to stand in for: one works, or the mode doesn't steer. Raises as `one_pass`, but for
+    BusyError.
+    """
+    now, path = time.time() if now is None else now, settings["dispatch.state"]
+    if settings["steer.mode"] not in STEERING or disabled(settings) or _heard_of(settings, now):
+        return None
+    if not os.access(os.path.dirname(path) or ".", os.W_OK):
+        return None
+    try:
+        with lock(path):
+            return locked_pass(settings.replace(steer__mode="avoid"), now, publish=False)
+    except BusyError:
+        return None
+
+
+def _heard_of(settings: Settings, now: float) -> bool:
+    """Each pass writes the state file."""
+    try:
+        last = os.stat(settings["dispatch.state"]).st_mtime
+    except OSError:
+        return False
+    return now - last <= max(settings["steer.live_max_age"], 3 * settings["dispatch.period"])
