@@ -24,6 +24,7 @@ from .doctor import ANEW, Answer, Check, Host, ago, bad, ok, warn
 
 SCORER_PACKAGES = ("numpy", "scipy", "sqlite_utils", "rich", "hostlist", "prometheus_client", "jinja2")
 TIMERS = ("collect", "refresh", "dispatch")
+WATCH = "workhorse-dispatch-watch.service"
 LEAST_FREE = 500 * 1024 * 1024
 
 
@@ -104,7 +105,7 @@ def _strangers(host: Host, names: set[str]) -> str:
 def dispatcher(host: Host) -> Answer:
     """Is dispatch alive? Without it nothing is confined to a pool."""
     mode, limit = host.settings.steer.mode, host.settings.steer.live_max_age
-    look = "see `systemctl status workhorse-dispatch.timer` and `journalctl -u workhorse-dispatch`"
+    look = "see `systemctl status 'workhorse-dispatch*'` and `journalctl -u 'workhorse-dispatch*'`; until then collect stands in"
     problem = bad if mode == "steer" else warn
     if mode not in ("avoid", "steer"):
         return ok(f"not needed in mode {mode}: it works in avoid and steer")
@@ -217,14 +218,18 @@ def timers(host: Host) -> Answer:
         return warn("neither systemd timers nor cron run collect, refresh and dispatch", "run install.sh --role controller again")
     if cron.is_file():
         return ok(f"{cron}")
-    idle = [name for name in TIMERS if _systemctl("is-active", f"workhorse-{name}.timer") != "active"]
+    if _systemctl("is-active", WATCH) == "active":  # dispatch as a service that goes on (install.sh --watch)
+        names = tuple(name for name in TIMERS if name != "dispatch")
+    else:
+        names = TIMERS
+    idle = [name for name in names if _systemctl("is-active", f"workhorse-{name}.timer") != "active"]
     if idle:
         units = " ".join(f"workhorse-{name}.timer" for name in idle)
         return bad(f"not switched on: {units}", f"systemctl enable --now {units}")
-    failed = [name for name in TIMERS if _systemctl("is-failed", f"workhorse-{name}.service") == "failed"]
+    failed = [name for name in names if _systemctl("is-failed", f"workhorse-{name}.service") == "failed"]
     if failed:
         return warn(f"the last run failed: {', '.join(failed)}", f"journalctl -u workhorse-{failed[0]} -n 20")
-    return ok("collect, refresh and dispatch run by systemd timers")
+    return ok(f"{' and '.join(names)} run by systemd timers" + ("" if "dispatch" in names else ", dispatch as a service"))
 
 
 def _systemctl(*words: str) -> str:

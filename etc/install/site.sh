@@ -17,6 +17,7 @@ site_usage() {
                                                                                 [/var/lib/workhorse/public]
   --wheels DIR        packages from this folder, without internet; their sha256 sums must be the pinned ones
   --python PATH       the Python to use                                         [the first new enough]
+  --watch             dispatch as one service that goes on, instead of a timer each minute (--timer: back again)
   --cron              cron instead of systemd timers (chosen by itself where systemd doesn't run)
   --no-path           don't put the wrapper into users' PATH
   --root DIR          install below DIR, for images; nothing is started
@@ -30,7 +31,7 @@ TXT
 site_main() {
     role='' prefix=/opt/workhorse user=workhorse wheels='' root='' asked_python='' publish=''
     config=/etc/workhorse state=/var/lib/workhorse
-    dry='' purge='' cron='' path=1 force='' what=install
+    dry='' purge='' cron='' path=1 force='' watch='' what=install
     while [ $# -gt 0 ]; do
         case $1 in
             --role|--prefix|--user|--publish|--wheels|--python|--root|--download-wheels)
@@ -42,6 +43,8 @@ site_main() {
             --uninstall) what=uninstall;;
             --purge) purge=1;;
             --cron) cron=1;;
+            --watch) watch=yes;;
+            --timer) watch=no;;
             --no-path) path='';;
             --force) force=1;;
             *) usage_error "$1: unknown";;
@@ -247,6 +250,7 @@ site_install() {
     say "Python $("$python" -c 'import platform; print(platform.python_version())') ($python)"
     publish=${publish:-$(installed_option publish)}
     publish=${publish:-$state/public}
+    watch=${watch:-$(installed_option watch)}
     make_user
     build_release
     install_programs
@@ -339,7 +343,23 @@ install_services() {
     for file in "$top"/etc/prometheus/*.yml "$top"/etc/grafana/*.json; do
         [ ! -e "$file" ] || put "$file" "$prefix/share/${file##*/}" 0644
     done
-    if has_systemd; then install_timers collect refresh dispatch; else put "$top/etc/cron/workhorse" /etc/cron.d/workhorse 0644; fi
+    if ! has_systemd; then put "$top/etc/cron/workhorse" /etc/cron.d/workhorse 0644
+    elif [ "$watch" = yes ]; then install_timers collect refresh; install_watch
+    else switch_off workhorse-dispatch-watch.service; install_timers collect refresh dispatch; fi
+}
+
+install_watch() {
+    local unit=workhorse-dispatch-watch.service before=$changed
+    switch_off workhorse-dispatch.timer
+    put "$top/etc/systemd/$unit" "/etc/systemd/system/$unit" 0644
+    in_use || { link_to "/etc/systemd/system/$unit" "/etc/systemd/system/multi-user.target.wants/$unit"; return; }
+    [ "$changed" = "$before" ] || act systemctl daemon-reload
+    if ! systemctl -q is-active "$unit" 2>/dev/null; then act systemctl enable --now "$unit"
+    elif [ "$changed" != 0 ]; then act systemctl restart "$unit"; fi # the release before still runs in it
+}
+
+switch_off() { # UNIT: the other form of dispatch, where it was installed before
+    if in_use && [ -e "/etc/systemd/system/$1" ]; then act systemctl disable --now "$1"; fi
 }
 
 install_timers() { # NAMES
@@ -377,7 +397,7 @@ write_manifest() {
         case " ${manifest[*]} " in *" $old "*) ;; *) [ ! -e "$root$old" ] || act rm -f "$root$old";; esac
     done < <(cat "$root$prefix/manifest" 2>/dev/null)
     printf '%s\n' "${manifest[@]}" | sort -u >"$scratch/manifest"
-    printf 'role=%s\nuser=%s\npublish=%s\n' "$role" "$user" "$publish" >"$scratch/install.conf"
+    printf 'role=%s\nuser=%s\npublish=%s\nwatch=%s\n' "$role" "$user" "$publish" "$watch" >"$scratch/install.conf"
     put "$scratch/manifest" "$prefix/manifest" 0644
     put "$scratch/install.conf" "$prefix/install.conf" 0644
 }
@@ -440,6 +460,7 @@ stop_services() {
         act systemctl disable --now "workhorse-$timer.timer"
         act systemctl stop "workhorse-$timer.service"
     done
+    switch_off workhorse-dispatch-watch.service
     [ "$role" = controller ] || return 0
     # before the program goes: afterwards nobody would know which excludes were ours
     act "$prefix/bin/workhorse" dispatch --release || [ -n "$force" ] ||

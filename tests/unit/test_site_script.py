@@ -1,6 +1,7 @@
 """install.sh's site part, as far as it goes without building anything: options, the plan it prints, what it refuses."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -114,4 +115,30 @@ def test_units_run_what_exists_as_the_service_user():
         assert commands and "User=@USER@" in text, unit
         for program, command in commands:
             assert program == "@PREFIX@/bin/workhorse" and command, unit
-        assert unit.with_suffix(".timer").exists()
+        # either a timer starts it, or it goes on by itself and comes back
+        assert unit.with_suffix(".timer").exists() != ("Restart=always" in text and "WantedBy=multi-user.target" in text), unit
+
+
+@pytest.mark.parametrize(("form", "there", "absent"), [
+    ([], "workhorse-dispatch.timer", "workhorse-dispatch-watch.service"),
+    (["--watch"], "workhorse-dispatch-watch.service", "workhorse-dispatch.timer"),
+    (["--watch", "--timer"], "workhorse-dispatch.timer", "workhorse-dispatch-watch.service"),
+])  # fmt: skip
+def test_dispatch_runs_by_a_timer_or_goes_on_by_itself(tmp_path, form, there, absent):
+    done = install("--role", "controller", "--dry-run", "--root", str(tmp_path), *form)
+    assert done.returncode == 0, done.stderr
+    assert f"systemd/system/{there}" in done.stdout and absent not in done.stdout
+    assert "workhorse-collect.timer" in done.stdout and "workhorse-refresh.timer" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_understands_the_units(tmp_path):
+    for unit in (ROOT / "etc/systemd").iterdir():
+        text = unit.read_text()
+        for mark, value in (("@PREFIX@/bin/workhorse", "/bin/true"), ("@USER@", "root"), ("@STATE@", "/tmp")):
+            text = text.replace(mark, value)
+        (tmp_path / unit.name).write_text(text)
+    argv = ["systemd-analyze", "verify", "--man=no", *(str(path) for path in sorted(tmp_path.iterdir()))]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    ours = [line for line in done.stderr.splitlines() if "workhorse" in line]
+    assert ours == []
