@@ -218,10 +218,8 @@ def timers(host: Host) -> Answer:
         return warn("neither systemd timers nor cron run collect, refresh and dispatch", "run install.sh --role controller again")
     if cron.is_file():
         return ok(f"{cron}")
-    if _systemctl("is-active", WATCH) == "active":  # dispatch as a service that goes on (install.sh --watch)
-        names = tuple(name for name in TIMERS if name != "dispatch")
-    else:
-        names = TIMERS
+    watches = _systemctl("is-active", WATCH) == "active"  # dispatch as a service that goes on (install.sh --watch)
+    names = tuple(name for name in TIMERS if not (watches and name == "dispatch"))
     idle = [name for name in names if _systemctl("is-active", f"workhorse-{name}.timer") != "active"]
     if idle:
         units = " ".join(f"workhorse-{name}.timer" for name in idle)
