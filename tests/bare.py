@@ -1,21 +1,24 @@
 """A host that an installation may change as it likes: this machine, with its system folders in an overlay of their own.
 
-A mount namespace holds overlays over /etc, /opt, /usr/local, /var/lib and /var/log; what is written there is in memory
+A mount namespace holds overlays over its FOLDERS; what is written there is in memory
 and gone with the namespace. Needs root.
 """
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-FOLDERS = ("/etc", "/opt", "/usr/local", "/var/lib", "/var/log", "/home")
+FOLDERS = ("/etc", "/opt", "/usr/local", "/var/lib", "/var/log", "/home", "/root")
 _MOUNT = """
 set -eu
 mount --make-rprivate /
-scratch=$1; shift
+scratch=$1 shared=$2 seen=$3; shift 3
 mount -t tmpfs tmpfs "$scratch"
+[ -z "$seen" ] || mount --bind "$shared" "$seen"
 for folder do
     name=$(printf %s "$folder" | tr / _)
     mkdir "$scratch/$name" "$scratch/$name/upper" "$scratch/$name/work"
@@ -28,13 +31,20 @@ exec cat
 
 
 class BareHost:
-    """Use as context manager; `run` executes inside."""
+    """Use as context manager; `run` executes inside.
 
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
+    shared, seen_as: a folder that this host and others see under a name of its own, as a shared file system.
+    """
+
+    def __init__(self, scratch: Path, shared: Path | None = None, seen_as: str = "") -> None:
+        self.scratch, self.shared, self.seen_as = scratch, shared, seen_as
 
     def __enter__(self) -> BareHost:
-        argv = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(self.scratch), *FOLDERS]
+        if self.seen_as:
+            self._claim = open(f"/run/lock/workhorse-tests{self.seen_as.replace('/', '-')}", "w")
+            fcntl.flock(self._claim, fcntl.LOCK_SH)
+            Path(self.seen_as).mkdir(exist_ok=True)  # where it is mounted; stays empty outside
+        argv = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(self.scratch), str(self.shared or ""), self.seen_as, *FOLDERS]
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self._holder.stdout
         line = self._holder.stdout.readline()
@@ -45,17 +55,25 @@ class BareHost:
 
     def __exit__(self, *_: object) -> None:
         self._holder.communicate(timeout=20)
+        if self.seen_as:
+            with self._claim, suppress(OSError):  # another host still mounts there, or it was there before
+                fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                Path(self.seen_as).rmdir()
 
     def run(
         self, argv: Iterable[str | Path], *, check: bool = True, timeout: float = 300, env: dict[str, str] | None = None,
-        input: str | None = None,
+        input: str | None = None, cwd: str | Path | None = None,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Run a command on the host and return it; raises with its output when it fails (unless check=False)."""
-        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", f"--wd={self.scratch}", "--"]
+        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", f"--wdns={cwd or self.scratch}", "--"]
         words = [*enter, *(str(word) for word in argv)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, input=input, check=False)
         assert not check or done.returncode == 0, f"{words[len(enter) :]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
         return done
+
+    def unpack(self, tar: Path) -> None:
+        """Put a tar's files in their places below /."""
+        self.run(["tar", "-xf", tar, "-C", "/"])
 
     def files(self) -> dict[str, str]:
         """What is there that the machine underneath doesn't have so: path → kind, mode, owner, size and link target.

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 
+from tests.bare import BareHost
 from tests.sandbox import Sandbox
 
 # The same examples each time, and no long search for a smaller one: a run says yes or no, at once and again the same.
@@ -19,7 +22,7 @@ SEARCH = int(os.environ.get("WORKHORSE_SEARCH") or 0)
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None, max_examples=100 * max(SEARCH, 1))
 settings.load_profile("search" if SEARCH else "same")
 
-
+ROOT = Path(__file__).resolve().parents[1]
 _running: list[Sandbox] = []
 
 
@@ -49,6 +52,32 @@ def make_quiet(sandbox: Sandbox) -> None:
         name, state = line.split()
         if state.rstrip("*") in ("down", "drain", "drng"):
             sandbox.resume(name)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of both kinds of role, fetched once as an admin would on a host with internet."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for role in ("login", "controller"):
+        argv = [ROOT / "install.sh", "--download-wheels", folder, "--role", role]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What install.sh builds for a controller and for a login node, built once: a tar of /opt/workhorse/releases.
+
+    `BareHost.unpack` puts it on a host, where install.sh then finds its release complete.
+    """
+    tar = tmp_path_factory.mktemp("built") / "releases.tar"
+    with BareHost(tmp_path_factory.mktemp("builder")) as host:
+        for role in ("controller", "login"):
+            host.run([ROOT / "install.sh", "--role", role, "--cron", "--wheels", wheels])
+        host.run(["tar", "-cf", tar, "-C", "/", "opt/workhorse/releases"])
+    return tar
 
 
 @pytest.fixture(scope="session")
