@@ -23,12 +23,14 @@ from .capability import Options
 from .columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by
 from .failures import SAME_OUTAGE
 from .lemons import failed_attempts
+from .progress import Step, silent
 from .truncate import until
 
 DAY = 86400.0
 CHAIN = DAY  # a run submitted again within a day of its failure is the same run
 WORST = (0.01, 0.03, 0.05)
 DRAWS = 1000
+STEPS = 3
 _POWER = (1.645 + 0.842) ** 2  # one-sided 5 %, power 80 %
 
 
@@ -63,23 +65,27 @@ class Backtest:
 
 def backtest(
     history: History, train_days: float, test_days: float, *, options: Options | None = None, model: Model | None = None,
-    truth: Any = None, worst_share: float = 0.02,
+    truth: Any = None, worst_share: float = 0.02, step: Step = silent,
 ) -> Backtest:  # fmt: skip
     """Score the first part, count labelled failures per node in the second. truth: (node indices, times) instead of labels.
 
-    worst_share: how much steering in mode `avoid` leaves out. Raises InputError when a part is empty.
+    worst_share: how much steering in mode `avoid` leaves out; step: told of each of the STEPS. Raises InputError when a part
+    is empty.
     """
     split = history.as_of - test_days * DAY
     train = until(history, split, split - train_days * DAY)
     if len(train.tasks) == 0 or len(train.tasks) == len(history.tasks):
         raise InputError("backtest: one of the two parts has no work; choose other lengths with --train and --test")
+    step("scoring the first part")
     scored = attribute(train, options, model)
+    step("counting failures of the second")
     dropped = straddling(history, split)
     failures = truth_counts(history, split, truth) if truth is not None else labelled(history, split, dropped)
     hours = _test_hours(history, split, dropped)
     seen = hours > 0
     predictors = {"scores": scored.hazard[seen], "counts": failed_attempts(train)[seen]}
     observed, hours = failures[seen], hours[seen]
+    step("intervals")
     lift = {name: _lifts(score, observed, hours) for name, score in predictors.items()}
     avoidable = _avoidable(predictors["scores"], observed, hours, worst_share)
     per_week = float(observed.sum()) / test_days * 7

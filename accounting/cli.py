@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -15,7 +14,7 @@ from slurm_hook.hostlist import fold
 from slurm_hook.terminal import one_line, say
 
 from . import collect as collecting
-from . import convert, dump, dump_json, events, nodes, source, times
+from . import convert, dump, dump_json, events, nodes, progress, source, times
 from .records import Reject
 from .store import Counts, Store, connect
 
@@ -63,7 +62,7 @@ def collect(ctx: click.Context, **options: Any) -> None:
             counts = from_dump(ctx.obj, stores, options)
         else:
             try:
-                counts = from_slurm(ctx.obj, stores, options, quiet=not sys.stderr.isatty())
+                counts = from_slurm(ctx.obj, stores, options)
             except SlurmError as err:
                 hint = "" if "--file" in str(err) else " (for a dump: workhorse collect --file)"
                 raise SlurmError(f"{err}{hint}") from err
@@ -128,7 +127,7 @@ def closing_line(stores: collecting.Stores, counts: Counts, seconds: float) -> s
     return line
 
 
-def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any], *, quiet: bool = True) -> Counts:
+def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]) -> Counts:
     """Collect from the running Slurm: inventory, events, then accounting. options: cluster, starttime, endtime, no_resume.
 
     `workhorse refresh` calls it too.
@@ -144,10 +143,10 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     classify = events.Reasons(settings["events.reasons"])
     events.save(store, events.read(start, timeout, classify, store.cluster))
     reads = source.choose(settings, stores, there)
-    with click.progressbar(length=end - start, label="accounting", file=sys.stderr, hidden=quiet) as bar:
+    with progress.stretch("accounting", end - start) as reached:
 
         def done(high: int) -> None:
-            bar.update(high - start - bar.pos)
+            reached(high - start)
             if backfill:
                 backfill.reached(high)
 
@@ -208,7 +207,7 @@ def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any])
             fields = options["fields"].split(",") if options["fields"] else ()
             text = _dump(file, path, options["delimiter"], fields)
             header, rows = text.header, text.rows(rejects.append)
-        counts = collecting.store_rows(stores, header, rows, source=path, times=zone)
+        counts = collecting.store_rows(stores, header, progress.counted("dump", rows), source=path, times=zone)
     counts += collecting.keep_rejects(stores, path, rejects)
     if not counts.attempts and not counts.rejected:
         say(f"workhorse: {path}: no rows: nothing was read", err=True)

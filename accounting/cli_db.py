@@ -8,7 +8,7 @@ import time
 import click
 
 from . import collect as collecting
-from . import maintenance, times
+from . import maintenance, progress, times
 from .cli import database_path
 from .store import connect
 
@@ -32,8 +32,11 @@ def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> No
     days = keep_days or ctx.obj.history.keep_days
     with collecting.one_at_a_time(path):
         before = os.path.getsize(path)
-        gone = maintenance.prune(database, path, int(time.time()) - days * times.DAY)
-        maintenance.vacuum(database, path)
+        with progress.steps("vacuum", 2) as step:
+            step("removing what is old")
+            gone = maintenance.prune(database, path, int(time.time()) - days * times.DAY)
+            step("giving space back")
+            maintenance.vacuum(database, path)
     after = os.path.getsize(path)
     click.echo(
         f"{path}: {gone.attempts} attempts, {gone.events} events, {gone.rejects} rejects older than {days} days removed;"

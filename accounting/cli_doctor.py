@@ -68,10 +68,19 @@ def doctor(ctx: click.Context, names: Sequence[str], role: str | None, listing: 
         chosen = [
             check if host.role in check.roles else Check(check.name, check.means, check.run, (host.role,)) for check in chosen
         ]
-    answers = run(chosen, host)
+    # a Slurm that doesn't answer can take a quarter of a minute; rich isn't on login nodes
+    answers = _looked_at(chosen, host)
     level = verdict([answer for _, answer in answers])
     _print_json(answers, level) if form["as_json"] else _print_text(answers, level, form["quiet"])
     ctx.exit(level)
+
+
+def _looked_at(chosen: Sequence[Check], host: Host) -> list[tuple[Check, Answer]]:
+    """A Slurm that doesn't answer can take a quarter of a minute; rich isn't on login nodes, and old clicks hide no bar."""
+    if not sys.stderr.isatty():
+        return run(chosen, host)
+    with click.progressbar(chosen, label="doctor", file=sys.stderr, item_show_func=lambda c: c.name if c else "") as checks:
+        return run(checks, host)
 
 
 def _chosen(names: Sequence[str]) -> list[Check]:

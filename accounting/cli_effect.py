@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from slurm_hook.errors import InputError
+from slurm_hook.config import Settings
+from slurm_hook.errors import InputError, SlurmError
 
 from . import effect as effects
-from . import times, treatment
+from . import progress, times, treatment
 from .cli import database_path
 from .store import connect_to_read, the_cluster
 
+DAYS = 28
+
 
 @click.command()
-@click.option("-S", "--starttime", default="now-28days", show_default=True, help="jobs from here on, as in sacct")
+@click.option("-S", "--starttime", default=f"now-{DAYS}days", show_default=True, help="jobs from here on, as in sacct")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
@@ -34,22 +38,55 @@ def effect(ctx: click.Context, starttime: str, cluster: str | None, db: str | No
     path = database_path(ctx, db)
     database = connect_to_read(path)
     name = the_cluster(database, path, cluster)
-    modes = treatment.marks(start, now, cluster or "", ctx.obj)
-    steered, control = treatment.groups(database, name, modes, (float(start), float(now)), ctx.obj)
-    rows = effects.compare(steered, control, weeks=(now - start) / (7 * 86400.0))
+    steered, control, rows = compared(database, name, cluster, ctx.obj, (start, now))
     if as_json:
         click.echo(
             json.dumps({"steered": len(steered), "control": len(control), "differences": [asdict(r) for r in rows]}, indent=1)
         )
         return
     if not rows:
-        raise InputError(
-            f"{len(steered)} steered and {len(control)} control jobs since {starttime}: {effects.LEAST} of each are needed; set "
-            "[steer] control_share, let Slurm keep comments (AccountingStoreFlags=job_comment), or look further back with -S"
-        )
+        raise InputError(f"{_too_few(steered, control, starttime)}, or look further back with -S")
     click.echo(f"steered: {len(steered)} jobs, control group: {len(control)} jobs")
     for row in rows:
         click.echo(line(row))
+
+
+def compared(
+    database: Any, name: str, asked: str | None, settings: Settings, window: tuple[int, int]
+) -> tuple[effects.Group, effects.Group, list[effects.Difference]]:
+    """Both groups of a window (epoch seconds) and their differences. asked: the cluster that -M named. Raises SlurmError."""
+    start, end = window
+    with progress.steps("effect", 3) as step:
+        step("asking accounting for marks")
+        modes = treatment.marks(start, end, asked or "", settings)
+        step("reading the history")
+        steered, control = treatment.groups(database, name, modes, (float(start), float(end)), settings)
+        step("comparing")
+        return steered, control, effects.compare(steered, control, weeks=(end - start) / (7 * 86400.0))
+
+
+def _too_few(steered: effects.Group, control: effects.Group, since: str) -> str:
+    return (
+        f"{len(steered)} steered and {len(control)} control jobs since {since}: {effects.LEAST} of each are needed; set "
+        "[steer] control_share, let Slurm keep comments (AccountingStoreFlags=job_comment)"
+    )
+
+
+def told(database: Any, name: str, asked: str | None, settings: Settings, end: int) -> list[str]:
+    """What the report says of the four weeks before `end`: lines as `workhorse effect` prints them, or why there are none.
+
+    Slurm is asked only where a control group is kept: a report on a dump must need no Slurm.
+    """
+    if settings.steer.control_share <= 0:
+        return ["No control group is kept ([steer] control_share is 0), so steered jobs can't be compared with others."]
+    try:
+        steered, control, rows = compared(database, name, asked, settings, (end - DAYS * times.DAY, end))
+    except SlurmError as err:
+        return [f"Not compared: {err}"]
+    if not rows:
+        return [_too_few(steered, control, f"{DAYS} days ago") + "."]
+    head = f"{len(steered)} steered jobs of the last {DAYS} days against the {len(control)} of the control group."
+    return [head, *(line(row) for row in rows)]
 
 
 def line(row: effects.Difference) -> str:

@@ -15,9 +15,9 @@ from slurm_hook.errors import UsageError
 from slurm_hook.explain import check_single
 from slurm_hook.terminal import say
 
-from . import times
+from . import progress, times
 from .attribution import Attribution, attribute
-from .backtest import Backtest, Value, backtest, read_truth
+from .backtest import STEPS, Backtest, Value, backtest, read_truth
 from .cli import database_path
 from .columns import History
 from .explain import Verdict, who_broke
@@ -63,8 +63,11 @@ def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> His
 
 def _scored(ctx: click.Context, source: dict[str, Any]) -> tuple[History, Attribution]:
     settings: Settings = ctx.obj
-    history = _load(ctx, source, settings.scoring.window_days)
-    return history, attribute(history, options(settings), model(settings))
+    with progress.steps(str(ctx.info_name), 2) as step:
+        step("reading the history")
+        history = _load(ctx, source, settings.scoring.window_days)
+        step("scoring")
+        return history, attribute(history, options(settings), model(settings))
 
 
 @click.command()
@@ -133,12 +136,14 @@ def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, tr
     Example: workhorse backtest --train 60d --test 30d
     """
     train_days, test_days = days(train), days(testing)
-    history = _load(ctx, source, train_days + test_days)
     settings: Settings = ctx.obj
-    result = backtest(
-        history, train_days, test_days, options=options(settings), model=model(settings),
-        truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded,
-    )  # fmt: skip
+    with progress.steps("backtest", 1 + STEPS) as step:
+        step("reading the history")
+        history = _load(ctx, source, train_days + test_days)
+        result = backtest(
+            history, train_days, test_days, options=options(settings), model=model(settings),
+            truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded, step=step,
+        )  # fmt: skip
     say(json.dumps(_plain(result), indent=1, allow_nan=False) if as_json else backtest_text(result))
 
 

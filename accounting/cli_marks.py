@@ -12,7 +12,7 @@ from slurm_hook.errors import UsageError
 from slurm_hook.terminal import say
 
 from . import collect as collecting
-from . import dump, events, times
+from . import dump, events, progress, times
 from .cli import database_path
 from .records import Reject
 from .store import Store, connect, stored_text, the_cluster, transaction
@@ -112,7 +112,8 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         store = Store(database, path, the_cluster(database, path, cluster))
         classify = events.Reasons(ctx.obj["events.reasons"])
         known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
-        count = events.save(store, events.parse_import(lines, classify, rejects.append, known))
+        read = events.parse_import(lines, classify, rejects.append, known)
+        count = events.save(store, progress.counted("import", read))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
     aside = f"; {rejected} lines set aside, see the table rejects" if rejected else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -10,12 +9,10 @@ import click
 
 from slurm_hook.terminal import say
 
-from . import decisions, report_html, times
+from . import cli_effect, decisions, progress, report_html, times
 from . import report as reporting
 from .cli import database_path
 from .store import connect_to_read, the_cluster
-
-STEPS = 5
 
 
 @click.command()
@@ -39,10 +36,10 @@ def report(ctx: click.Context, output: str, db: str | None, cluster: str | None,
     database = connect_to_read(path)
     name = the_cluster(database, path, cluster)
     lines = decisions.read(options["log_path"] or decisions.source(), as_of - options["days"] * 86400, as_of)
-    with click.progressbar(length=STEPS, label="report", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        found = reporting.gather(database, name, ctx.obj, as_of=as_of, decisions=lines, progress=lambda _: bar.update(1))
-        bar.update(1)
+    effect = cli_effect.told(database, name, cluster, ctx.obj, as_of)
+    with progress.steps("report", 1 + reporting.STEPS) as step:
+        found = reporting.gather(database, name, ctx.obj, as_of=as_of, decisions=lines, effect=effect, step=step)
+        step("drawing")
         report_html.write(output, report_html.render(found))
-        bar.update(1)
     o, decided = found.overview, sum(found.routes.values())
     say(f"{output}: cluster {o.cluster}, {o.nodes} nodes, {o.lemons} lemons, {o.failures} failures, {decided} decisions")

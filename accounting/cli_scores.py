@@ -11,8 +11,8 @@ from slurm_hook.config import Settings
 from slurm_hook.table import print_nodes
 from slurm_hook.terminal import say
 
+from . import progress, times
 from . import refresh as refreshing
-from . import times
 from .cli import collect, database_path, write_metrics
 from .store import connect, connect_to_read, the_cluster
 
@@ -57,7 +57,8 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
     write = not (options["dry_run"] or moment is not None)
     database = connect(path, create=False) if write else connect_to_read(path)
     name = the_cluster(database, path, cluster)
-    done = refreshing.run(database, name, _settings(ctx.obj, method), as_of=moment, write=write)
+    with progress.steps("score", refreshing.STEPS) as step:
+        done = refreshing.run(database, name, _settings(ctx.obj, method), as_of=moment, write=write, step=step)
     for note in done.notes:
         say(f"note: {note}", err=True)
     if options["as_json"] or options["dry_run"] or moment is not None:
@@ -82,7 +83,8 @@ def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str
         code = 0
     path = database_path(ctx, db)
     database = connect(path, create=False)
-    done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method))
+    with progress.steps("score", refreshing.STEPS) as step:
+        done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method), step=step)
     for note in done.notes:
         say(f"note: {note}", err=True)
     say(_closing(done))

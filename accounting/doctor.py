@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -117,7 +117,7 @@ def parse_config(text: str) -> dict[str, str]:
     return found
 
 
-def run(checks: Sequence[Check], host: Host) -> list[tuple[Check, Answer]]:
+def run(checks: Iterable[Check], host: Host) -> list[tuple[Check, Answer]]:
     """All checks that make sense for the host's role, in order. What Slurm doesn't answer is critical, not an exception."""
     return [(check, _run_one(check, host)) for check in checks if host.role in check.roles]
 

@@ -40,7 +40,8 @@ def who_broke(history: History, scored: Attribution, number: int | None, label: 
     """
     job = label or str(number)
     if number is None:
-        return Verdict(job, "none", (), 0.0, f"job {job}: not in the history of cluster {history.cluster}")
+        why = f"not in the history of cluster {history.cluster}; if it is new, the next collect reads it"
+        return Verdict(job, "none", (), 0.0, f"job {job}: {why}")
     attempts = np.flatnonzero(history.attempts.job == number)
     if len(attempts) == 0:
         stretch = f"it never ran in the {(history.as_of - history.window_start) / 86400:g} days that are scored"

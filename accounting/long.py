@@ -100,20 +100,23 @@ def history_readable(settings: Settings) -> bool:
 
 def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> dict[str, Story]:
     """Stories of nodes by name. Raises StoreError."""
-    from . import capability, scoring  # noqa: PLC0415 - numpy
+    from . import capability, progress, scoring  # noqa: PLC0415 - numpy
     from .attribution import attribute  # noqa: PLC0415
     from .history import load_history  # noqa: PLC0415
     from .store import connect_to_read  # noqa: PLC0415
     from .story import stories  # noqa: PLC0415
 
     db = connect_to_read(settings.history.path)
-    history = load_history(db, cluster, time.time(), settings.scoring.window_days, settings)
-    options = scoring.options(settings)
-    scored = attribute(history, options, scoring.model(settings))
-    table = capability.score_history(history, options)
-    position = {name: at for at, name in enumerate(history.nodes.names)}
-    known = [name for name in names if name in position]
-    return {story.node: story for story in stories(db, history, scored, table, [position[name] for name in known])}
+    with progress.steps("nodes", 2) as step:
+        step("reading the history")
+        history = load_history(db, cluster, time.time(), settings.scoring.window_days, settings)
+        step("scoring")
+        options = scoring.options(settings)
+        scored = attribute(history, options, scoring.model(settings))
+        table = capability.score_history(history, options)
+        position = {name: at for at, name in enumerate(history.nodes.names)}
+        known = [name for name in names if name in position]
+        return {story.node: story for story in stories(db, history, scored, table, [position[name] for name in known])}
 
 
 def story_words(story: Story) -> list[str]:

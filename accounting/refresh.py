@@ -10,11 +10,12 @@ import numpy as np
 from slurm_hook.config import Settings
 from slurm_hook.snapshot import Scores
 
-from . import carried, publish
+from . import carried, progress, publish
 from .history import load_history
 from .nodes import present
 from .scoring import score_history
 
+STEPS = 3
 COST_DAYS = 30.0  # jobs of this many days make the percentiles of the cost rank
 
 
@@ -39,19 +40,26 @@ def cost_quantiles(db: Any, cluster: str, as_of: float) -> tuple[float, ...]:
     return tuple(float(q) for q in np.quantile(hours, np.linspace(0, 1, 21)))
 
 
-def run(db: Any, cluster: str, settings: Settings, *, as_of: float | None = None, write: bool = True) -> Refreshed:
+def run(
+    db: Any, cluster: str, settings: Settings, *, as_of: float | None = None, write: bool = True,
+    step: progress.Step = progress.silent,
+) -> Refreshed:  # fmt: skip
     """Score the cluster's history as of a moment (now) and publish the result.
 
-    Raises StoreError when the history has no such cluster, SnapshotError when the files can't be written.
+    step: told of each of the STEPS. Raises StoreError when the history has no such cluster, SnapshotError when the files
+    can't be written.
     """
     now = time.time()
     moment = now if as_of is None else as_of
+    step("reading the history")
     history = load_history(db, cluster, moment, settings.scoring.window_days, settings)
+    step("scoring")
     method = settings.scoring.method
     threshold = carried.threshold(db, cluster, method, moment)
     table = score_history(history, settings, threshold=threshold)
     if write and threshold is None and not settings.scoring.heavy_threshold and len(history.tasks):
         carried.keep_threshold(db, cluster, method, moment, table.heavy_threshold)
+    step("publishing" if write else "putting together")
     scores = publish.build(
         table, present(db, cluster), settings, cluster=cluster, created=now, cost_quantiles=cost_quantiles(db, cluster, moment)
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from .attribution import Attribution, attribute
 from .columns import WRONG, History
 from .history import load_history
 from .metrics import decision_key
+from .progress import Step, silent
 from .story import Story, first_jobs, stories
 
 WORST_NODES = 10
@@ -29,7 +30,8 @@ BIG_DAYS = 30.0
 SHOWN_DECISIONS = 40
 NODES_PER_BLOCK = 32  # where no switches are known
 WEEK = 7 * 86400.0
-Progress = Callable[[str], None]
+STEPS = 3
+ALIKE = 0.95  # a node at this share of the median or above doesn't stand out
 
 
 @dataclass(frozen=True)
@@ -133,16 +135,16 @@ class Report:
 
 def gather(
     db: Any, cluster: str, settings: Settings, *, as_of: float, decisions: Iterable[Mapping[str, Any]] = (),
-    effect: Sequence[str] = (), progress: Progress = lambda _: None,
+    effect: Sequence[str] = (), step: Step = silent,
 ) -> Report:  # fmt: skip
     """The report on one cluster. Raises StoreError when the history doesn't have it."""
-    progress("reading the history")
+    step("reading the history")
     history = load_history(db, cluster, as_of, settings.scoring.window_days, settings)
-    progress("scoring")
+    step("scoring")
     table = scoring.score_history(history, settings)
     options = scoring.options(settings)
     scored = attribute(history, options, scoring.model(settings))
-    progress("telling the stories")
+    step("telling the stories")
     published = capability.score_history(history, options)
     cells = {row.name: _cell(row, as_of) for row in table.rows}
     lines = sorted(decisions, key=lambda line: -float(line.get("time", 0)))
@@ -206,15 +208,24 @@ def hostlist_key(name: str) -> tuple[Any, ...]:
 def _worst(
     db: Any, history: History, scored: Attribution, published: capability.CapabilityTable, cells: Mapping[str, Cell]
 ) -> tuple[Worst, ...]:
-    """Lemons and suspects first, then by capability."""
+    """Lemons and suspects first, then by capability; of nodes that are alike, the one blamed for most failures first, then
+    the one that has done most. Nodes that don't stand out aren't listed."""
     told = {lemon.name: lemon for lemon in lemons.describe(history, scored)}
-    rated = [cell for cell in cells.values() if cell.relative is not None or cell.lemon or cell.suspect]
-    rated.sort(key=lambda c: (not c.lemon, not c.suspect, c.relative if c.relative is not None else np.inf, c.name))
-    chosen = rated[:WORST_NODES]
     position = {name: at for at, name in enumerate(history.nodes.names)}
+    failures = scored.failures
+    blamed = np.zeros(len(position))
+    np.add.at(blamed, failures.node, scored.blame)
+    rated = [c for c in cells.values() if c.lemon or c.suspect or (c.relative is not None and c.relative < ALIKE)]
+    chosen = sorted(rated, key=lambda c: _badness(c, float(blamed[position[c.name]])))[:WORST_NODES]
     found = stories(db, history, scored, published, [position[cell.name] for cell in chosen])
     evidence = [(told[cell.name].words, told[cell.name].command) if cell.name in told else ("", "") for cell in chosen]
     return tuple(Worst(cell, story, *words) for cell, story, words in zip(chosen, found, evidence))
+
+
+def _badness(cell: Cell, blamed: float) -> tuple[Any, ...]:
+    """Sorts the worst first. Two digits of the capability: what differs by less is alike."""
+    relative = round(cell.relative, 2) if cell.relative is not None else np.inf
+    return (not cell.lemon, not cell.suspect, relative, -round(blamed, 2), -cell.tasks, hostlist_key(cell.name))
 
 
 def big_failures(history: History, scored: Attribution, since: float) -> tuple[BigFailure, ...]:

@@ -59,8 +59,8 @@ def render(report: reporting.Report) -> str:
     environment.filters.update(clean=clean, when=when, short=short, percent=lambda share: f"{share:.0%}")
     span = (report.overview.window_start, report.overview.as_of)
     return environment.get_template("report.html.j2").render(
-        report=report, o=report.overview, version=__version__, span=span, wide=WIDE, tall=TALL, classes=CLASSES, actions=ACTIONS,
-        colour=colour, describe=describe, blocks=heat_map(report.blocks),
+        report=report, o=report.overview, alike=reporting.ALIKE, colour=colour, describe=describe, version=__version__,
+        span=span, wide=WIDE, tall=TALL, classes=CLASSES, actions=ACTIONS, blocks=heat_map(report.blocks),
         timelines=[timeline(worst.story, *span) for worst in report.worst], days=_days(report.by_day), counts=histogram(report),
         weeks=_bars([(w.by_nodes, w.by_jobs) for w in report.weeks]), histogram=_bars([(n,) for n in histogram(report)]),
         everyone=sorted((c for b in report.blocks for c in b.cells), key=_worst_first),

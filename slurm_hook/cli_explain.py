@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .explain import JobFacts
     from .snapshot import Scores
 
+UNENDED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED")
+
 
 @click.command()
 @click.argument("job")
@@ -57,7 +59,8 @@ def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> Non
         verdict = _blame(ctx, job, db, options)
         if verdict.cause == "none" and facts is None:
             raise InputError(verdict.sentence)
-        lines.append(verdict.sentence)
+        if verdict.cause != "none" or facts is None or facts.state not in UNENDED:  # of those nobody asks who broke them
+            lines.append(verdict.sentence)
     if options["as_json"]:
         known = {} if facts is None else facts._asdict()
         click.echo(json.dumps({"words": lines, **known, "job": job, "blame": vars(verdict) if verdict else None}, indent=1))

@@ -20,7 +20,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "The attributed method", "attribution exposure failures blame groups"),
     ("accounting", "Scores and what follows from them", "scoring carried refresh publish lemons suspects renew"),
     ("accounting", "Is it right, does it help", "backtest effect treatment decisions"),
-    ("accounting", "Telling people", "explain story long report report_html metrics doctor doctor_slurm doctor_site"),
+    ("accounting", "Telling people", "explain story long report progress report_html metrics doctor doctor_slurm doctor_site"),
     ("accounting", "Commands", "cli cli_marks cli_db cli_scores cli_lemons cli_report cli_metrics cli_doctor cli_effect"),
     ("slurm_hook", "The contract between the halves", "snapshot luatable installed"),
     ("slurm_hook", "What a call asks for", "options request directives match hints"),

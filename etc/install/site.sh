@@ -98,6 +98,7 @@ check_options() {
 # --- actions ------------------------------------------------------------------------------------------------------
 
 changed=0
+made_by_us="service user of slurm-workhorse" # in the comment field: --purge removes no other user
 say() { printf '%s\n' "$*"; }
 
 act() { # COMMAND…: printed, and run unless --dry-run
@@ -145,6 +146,12 @@ owned_by() { [ -z "$owner_known" ] || [ "$(stat -c %U "$1")" = "$2" ]; }
 in_use() { [ -z "$root" ]; } # false for an image below --root: nothing is started there
 
 has_systemd() { [ -z "$cron" ] && { ! in_use || [ -d /run/systemd/system ]; }; }
+
+say_scheduler() {
+    if has_systemd; then say "Regular runs: systemd timers"
+    elif [ -n "$cron" ]; then say "Regular runs: cron, as --cron asks"
+    else say "Regular runs: cron, as systemd doesn't run here (there is no /run/systemd/system)"; fi
+}
 
 # --- Python and packages ------------------------------------------------------------------------------------------
 
@@ -251,6 +258,7 @@ site_install() {
     publish=${publish:-$(installed_option publish)}
     publish=${publish:-$state/public}
     watch=${watch:-$(installed_option watch)}
+    [ "$role" = compute ] || say_scheduler
     make_user
     build_release
     install_programs
@@ -267,7 +275,7 @@ make_user() {
     owner_known=1
     if getent passwd "$user" >/dev/null; then return; fi
     if ! in_use; then owner_known=''; return; fi
-    act useradd --system --user-group --home-dir "$state" --no-create-home --shell /usr/sbin/nologin "$user"
+    act useradd --system --user-group --home-dir "$state" --no-create-home --shell /usr/sbin/nologin --comment "$made_by_us" "$user"
     [ "$role" = controller ] || say "note: the published files are trusted when they belong to $user, so it needs the number it has on the controller"
     [ -z "$dry" ] || owner_known=''
 }
@@ -403,17 +411,19 @@ write_manifest() {
 }
 
 site_next_steps() {
-    [ -z "$dry" ] || { say "Nothing was changed (--dry-run)."; return; }
     say ""
-    say "Installed in mode observe: it looks and logs, and changes no job. Next:"
+    if [ -z "$dry" ]; then say "Installed in mode observe: it looks and logs, and changes no job. Next:"
+    else say "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root"). It starts in mode observe: it looks and logs, and changes no job. Then:"; fi
     if [ "$role" = controller ]; then
-        say "  sacctmgr -i add user $user account=root adminlevel=Operator   # sees all jobs, may update pending ones"
-        say "  runuser -u $user -- $prefix/bin/workhorse refresh             # first reading and first scores"
+        next_step "sacctmgr -i add user $user account=root adminlevel=Operator" "sees all jobs, may update pending ones"
+        next_step "runuser -u $user -- $prefix/bin/workhorse refresh" "first reading and first scores"
     fi
-    [ "$role" = compute ] || say "  workhorse doctor                                              # what is missing, and how to mend it"
+    [ "$role" = compute ] || next_step "workhorse doctor" "what is missing, and how to mend it"
     [ "$role" != login ] || say "  log in anew: $prefix/bin is now first in PATH"
     [ ! -d "$root$prefix/lua" ] || say "  Lua plugins for Slurm (optional): $prefix/lua, see the head of each file"
 }
+
+next_step() { printf '  %-64s # %s\n' "$1" "$2"; }
 
 site_download() {
     role=${role:-controller}
@@ -433,23 +443,35 @@ site_download() {
 # --- uninstall ----------------------------------------------------------------------------------------------------
 
 site_uninstall() {
-    [ -d "$root$prefix" ] || { say "Nothing to do: there is no $root$prefix."; [ -z "$purge" ] || purge_state; return; }
     owner_known=1
+    if [ ! -d "$root$prefix" ]; then
+        say "There is no $root$prefix: nothing is installed there."
+        publish=$state/public
+        [ -z "$purge" ] || remove_published
+        [ -z "$purge" ] || purge_state "$state/history.db" "$state/dispatch.json"
+        if [ "$changed" = 0 ]; then say "Nothing to do."; else closing "$state/history.db"; fi
+        return
+    fi
     role=$(installed_option role) user=$(installed_option user) publish=$(installed_option publish)
     user=${user:-workhorse} publish=${publish:-$state/public}
     stop_services
-    local history
-    history=$(history_path)
+    local history memory
+    history=$(setting history.path "$state/history.db") memory=$(setting dispatch.state "$state/dispatch.json")
     remove_files
     act rm -rf "$root$prefix"
-    local name
-    for name in "$config" /var/log/workhorse; do
-        [ ! -d "$root$name" ] || act rm -rf "$root$name"
-    done
+    remove_named "$root$config/disable" "$root"/var/log/workhorse/workhorse.log*
+    leave "$config"
+    leave /var/log/workhorse
     [ "$role" != controller ] || remove_published
-    if [ -n "$purge" ]; then purge_state "$history"; else keep_history "$history"; fi
-    [ -n "$dry" ] || say "$([ -z "$purge" ] && [ -e "$root$history" ] && echo "Gone. The history stays in $root$history." || echo Gone.)"
+    if [ -n "$purge" ]; then purge_state "$history" "$memory"; else remove_state "$history" "$memory"; fi
+    closing "$history"
     say "If slurm.conf names our Lua plugins, take these lines out."
+}
+
+closing() { # HISTORY
+    if [ -n "$dry" ]; then say "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root")."
+    elif [ -z "$purge" ] && [ -e "$root$1" ]; then say "Gone. The history stays in $root$1; --uninstall --purge takes it away too."
+    else say "Gone."; fi
 }
 
 stop_services() {
@@ -467,9 +489,9 @@ stop_services() {
         die "our excludes could not be taken off pending jobs (above). Mend that, or go on with --force: these jobs then keep them"
 }
 
-history_path() {
+setting() { # NAME DEFAULT: of the settings file, while the program that reads it is still there
     local found
-    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; from slurm_hook import config; print(config.load(sys.argv[1]).history.path)' "$root$config/workhorse.toml" 2>/dev/null) || found=$state/history.db
+    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook import config; print(config.load(sys.argv[2])[sys.argv[3]])' "$root$prefix/current/lib" "$root$config/workhorse.toml" "$1" 2>/dev/null) || found=$2
     printf '%s\n' "$found"
 }
 
@@ -482,31 +504,36 @@ remove_files() {
     if in_use && [ -d /run/systemd/system ]; then act systemctl daemon-reload; fi
 }
 
-remove_published() { # ours by name; a folder that then holds something else stays
-    [ -d "$root$publish" ] || return 0
+remove_named() { # PATHS, of which some may not be there
     local name
-    for name in "$root$publish"/scores*.json "$root$publish"/live.json "$root$publish"/*.lua "$root$publish"/*.prom "$root$publish"/snapshots; do
-        [ ! -e "$name" ] || act rm -rf "$name"
+    for name do
+        if [ -e "$name" ] || [ -L "$name" ]; then act rm -rf "$name"; fi
     done
-    act rmdir --ignore-fail-on-non-empty "$root$publish"
 }
 
-keep_history() { # HISTORY: everything else of ours in the state folder goes, and the folder too where nothing is left
-    [ -d "$root$state" ] || return 0
-    local file
-    for file in "$root$state"/* "$root$state"/.[!.]*; do
-        case $file in "$root$1"|"$root$1"-wal|"$root$1"-shm) ;; *) [ ! -e "$file" ] || act rm -rf "$file";; esac
-    done
-    if [ ! -e "$root$1" ]; then act rmdir --ignore-fail-on-non-empty "$root$state"; fi
+leave() { # FOLDER: goes where nothing is left in it; what others put there stays, and is told
+    [ -d "$root$1" ] || return 0
+    if [ -n "$dry" ]; then act rmdir --ignore-fail-on-non-empty "$root$1"; return; fi
+    if [ -z "$(ls -A "$root$1")" ]; then act rmdir "$root$1"; return; fi
+    [ "$1" = "$state" ] && [ -z "$purge" ] || say "kept: $root$1 holds what isn't ours"
 }
 
-purge_state() { # [HISTORY]
-    local file
-    for file in "$root${1:-$state/history.db}"{,-wal,-shm,.lock}; do
-        [ ! -e "$file" ] || act rm -f "$file"
-    done
-    [ ! -d "$root$state" ] || act rm -rf "$root$state"
-    if in_use && getent passwd "$user" >/dev/null; then act userdel "$user"; fi
+remove_published() { # ours by name; a folder that then holds something else stays
+    remove_named "$root$publish"/{scores.json,live.json,avoid.lua,snapshots} "$root$publish"/.{scores.json,live.json,avoid.lua}.*
+    leave "$publish"
+}
+
+remove_state() { # HISTORY MEMORY: everything of ours but the history
+    remove_named "$root$state/hints" "$root$2"{,.lock,.pass.lock,.damaged} "$root$1.lock" "$(dirname "$root$2")/.$(basename "$2")".*
+    leave "$state"
+}
+
+purge_state() { # HISTORY MEMORY
+    remove_named "$root$1"{,-wal,-shm,-journal}
+    remove_state "$1" "$2"
+    in_use && getent passwd "$user" >/dev/null || return 0
+    if [ "$(getent passwd "$user" | cut -d: -f5)" = "$made_by_us" ]; then act userdel "$user"
+    else say "kept: the user $user, which install.sh didn't make"; fi
 }
 
 scratch=$(mktemp -d)

@@ -136,10 +136,26 @@ def in_terminal(config, words, env):
     return shown.decode(errors="replace")
 
 
-def test_progress_is_for_terminals(site, tmp_path):
-    out = tmp_path / "r.html"
-    assert "report" in in_terminal(site, ["report", "-o", str(out)], {"TERM": "xterm"}).split(str(out))[0]
-    assert run(site, "report", "-o", str(out)).stderr == ""
+# everything that takes its time on a large history, and a word of its progress
+TAKES_TIME = [
+    (["report", "-o", "{}/r.html"], "report: drawing"), (["score"], "score: publishing"), (["lemons"], "lemons: scoring"),
+    (["score", "--dry-run"], "score: reading the history"),
+    (["backtest", "--train", "40d", "--test", "19d"], "backtest: intervals"),
+    (["collect", "--db", "{}/new.db", "--delimiter", "\x1f", "--timezone", "UTC", "--file", "{site}/jobs.dump"], "dump: "),
+    (["import", "{}/events"], "import: "), (["nodes", "-w", "n0001", "--long"], "nodes: scoring"), (["doctor"], "doctor"),
+    (["db", "vacuum"], "vacuum: giving space back"), (["explain", "1"], "explain: scoring"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "said"), TAKES_TIME, ids=[" ".join(words[:2]) for words, _ in TAKES_TIME])
+def test_progress_is_for_terminals(site, tmp_path, words, said):
+    (tmp_path / "events").write_text('{"node": "n0001", "time": 1000, "kind": "xid", "source": "h"}\n')
+    argv = [word.format(tmp_path, site=site.parent) for word in words]
+    assert said in in_terminal(site, argv, {"TERM": "xterm"})
+    for path in tmp_path.glob("new.db*"):
+        path.unlink()
+    silent = run(site, *argv)
+    assert said not in silent.stderr + silent.stdout and "\x1b" not in silent.stderr
 
 
 def test_commands_that_texts_name_exist():

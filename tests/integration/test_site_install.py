@@ -24,21 +24,8 @@ ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "
 @pytest.fixture
 def host(tmp_path):
     with BareHost(tmp_path) as bare:
+        bare.run(["userdel", "workhorse"], check=False)  # that of a sandbox beside
         yield bare
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """The packages of both kinds of role, fetched once as an admin would on a host with internet."""
-    import subprocess
-
-    folder = tmp_path_factory.mktemp("wheels")
-    for role in ("login", "controller"):
-        done = subprocess.run(
-            [ROOT / "install.sh", "--download-wheels", folder, "--role", role], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 def offline(wheels):
@@ -82,7 +69,8 @@ def test_login_and_compute_come_and_go(host, wheels, role):
     assert not any("workhorse" in path for path in ours(host))
 
 
-def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
+def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels, built):
+    host.unpack(built)
     install(host, "--role", "login", wheels=wheels)
     for command in sorted({"plan", "submit", "queue", "explain", "nodes", "hints"} & set(COMMANDS)):
         done = host.run(["/opt/workhorse/bin/workhorse", command, "--help"], env=ENV)
@@ -91,7 +79,8 @@ def test_user_commands_of_a_login_node_need_no_scorer_packages(host, wheels):
     assert refused.returncode == 1 and "needs the package" in refused.stderr and "Traceback" not in refused.stderr
 
 
-def test_completion_and_manual_of_a_login_node(host, wheels):
+def test_completion_and_manual_of_a_login_node(host, wheels, built):
+    host.unpack(built)
     install(host, "--role", "login", wheels=wheels)
     script = """source /usr/local/share/bash-completion/completions/workhorse
         complete() { COMPREPLY=(); COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _workhorse_completion workhorse
@@ -131,7 +120,8 @@ def test_login_node_with_an_older_python(host, tmp_path, version):
     assert [check["check"] for check in json.loads(checked.stdout)["checks"]] == ["settings", "writers"], checked.stderr
 
 
-def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host, wheels):
+def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host, wheels, built):
+    host.unpack(built)
     install(host, "--role", "controller", wheels=wheels)
     files = ours(host)
     assert files["/etc/workhorse/workhorse.toml"].startswith("f 644 root")
@@ -164,10 +154,40 @@ def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host,
     assert refused.returncode == 1 and "--force" in refused.stderr, "there is no Slurm: excludes can't be taken off"
     done = install(host, "--uninstall", "--force").stdout
     left = {p for p, about in ours(host).items() if about[0] == "f" and "workhorse" in p}
-    assert left == {"/var/lib/workhorse/history.db"} and "history stays" in done
-    install(host, "--uninstall", "--purge")
+    assert left == {"/var/lib/workhorse/history.db"} and "--uninstall --purge takes it away too" in done
+    plan = install(host, "--uninstall", "--purge", "--dry-run").stdout
+    assert "would run: rm -rf /var/lib/workhorse/history.db" in plan and "would run: userdel workhorse" in plan
+    assert "Nothing to do" not in plan and "Gone." in install(host, "--uninstall", "--purge").stdout
     assert not any("workhorse" in p for p in ours(host))
     assert host.run(["getent", "passwd", "workhorse"], check=False).returncode != 0
+
+
+OTHERS = ("/var/lib/workhorse/notes.txt", "/var/lib/workhorse/public/other.json", "/etc/workhorse/site.conf")
+
+
+def test_purge_takes_only_what_is_ours(host, wheels, built):
+    """A user and folders that were there before, and files of others in ours, stay; so does nothing else."""
+    host.unpack(built)
+    host.run(["useradd", "--system", "--comment", "of the site", "workhorse"])
+    host.run(["mkdir", "-p", "/etc/workhorse", "/var/lib/workhorse/public"])
+    host.run(["touch", *OTHERS])
+    install(host, "--role", "controller", wheels=wheels)
+    host.run(["mkdir", "/var/lib/workhorse/public/snapshots"])
+    made = ("history.db", "history.db-wal", "history.db.lock", "dispatch.json", "dispatch.json.pass.lock", "public/scores.json")
+    host.run(["touch", *(f"/var/lib/workhorse/{name}" for name in (*made, "public/snapshots/x.json"))])
+    plan = install(host, "--uninstall", "--purge", "--force", "--dry-run").stdout
+    done = install(host, "--uninstall", "--purge", "--force").stdout
+    gone = re.compile(r"run: (?:rm -rf|rm -f) (\S+)")
+    assert sorted(gone.findall(plan)) == sorted(gone.findall(done)), "the dry run announced something else"
+    assert {p for p, about in ours(host).items() if about[0] == "f" and "workhorse" in p} == set(OTHERS)
+    assert "kept: the user workhorse" in done and "kept: /var/lib/workhorse holds what isn't ours" in done
+    assert host.run(["getent", "passwd", "workhorse"]).stdout.split(":")[4] == "of the site"
+
+
+def test_purge_where_nothing_is(host):
+    for words in (["--dry-run"], []):
+        done = install(host, "--uninstall", "--purge", *words).stdout
+        assert "nothing is installed there" in done and "Nothing to do" in done and "run:" not in done
 
 
 def test_a_changed_wheel_is_refused_and_nothing_is_half_installed(host, wheels, tmp_path):

@@ -23,12 +23,13 @@ def shared(sandbox):
 
 
 @pytest.fixture
-def hosts(sandbox, shared, tmp_path):
+def hosts(sandbox, shared, built, tmp_path):
     """Both hosts, installed. The service user is an operator of the sandbox's accounting."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with BareHost(tmp_path / "a") as controller, BareHost(tmp_path / "b") as login:
         for host, role in ((controller, "controller"), (login, "login")):
+            host.unpack(built)
             host.env = {**sandbox.env, "PATH": PATH, "HOME": "/root"}
             done = host.run([ROOT / "install.sh", "--role", role, "--publish", shared, "--cron"], env=host.env)
             assert "Installed in mode observe" in done.stdout

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from accounting import cli_effect, effect
+from accounting import cli_effect, effect, report_html, treatment
 from accounting.effect import Group
+from slurm_hook.config import Settings
+from slurm_hook.errors import SlurmError
+from tests.unit.test_report import found as report_found
+from tests.unit.test_report import made as report_made
+
+found, made = report_found, report_made
 
 
 def group(failed, lost=None, waited=None):
@@ -70,3 +76,43 @@ def test_more_weeks_grow_with_the_square_of_the_interval():
 def test_the_verdict_in_words(more, words):
     row = effect.Difference("failed", "failures per 100 jobs", 1.0, 2.0, -1.0, -3.0, 1.0, more)
     assert cli_effect.line(row).endswith(words)
+
+
+COMPARED = Settings({"steer.control_share": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings", "words"),
+    [
+        ((100, 50), COMPARED, ["100 steered jobs of the last 28 days against the 50", "node-hours lost per job",
+                               "node-caused failures per 100 jobs: 5 steered", "hours waited per job"]),
+        ((9, 50), COMPARED, ["9 steered and 50 control jobs since 28 days ago: 10 of each are needed"]),
+        ((100, 50), Settings(), ["control_share] is 0"]),
+        (None, COMPARED, ["Not compared: sacct is not in PATH"]),
+    ],
+)  # fmt: skip
+def test_the_report_tells_the_effect(monkeypatch, found, sizes, settings, words):
+    def ask(*_):
+        if sizes is None:
+            raise SlurmError("sacct is not in PATH")
+        return {}
+
+    def groups(*_):
+        return tuple(group((np.arange(n) % 20 == 0).astype(float)) for n in sizes)
+
+    monkeypatch.setattr(treatment, "marks", ask)
+    monkeypatch.setattr(treatment, "groups", groups)
+    lines = cli_effect.told(None, "alpha", None, settings, 1_800_000_000)
+    page = report_html.render(type(found)(**{**found.__dict__, "effect": tuple(lines)}))
+    assert all(word.replace("control_share]", "[steer] control_share") in page for word in words), lines
+
+
+def test_the_report_command_asks_for_the_effect(monkeypatch, made, tmp_path):
+    from click.testing import CliRunner
+
+    from slurm_hook.cli import workhorse
+
+    monkeypatch.setattr(cli_effect, "told", lambda *_: ["the effect <told>"])
+    out = tmp_path / "r.html"
+    assert CliRunner().invoke(workhorse, ["--config", str(made[1]), "report", "-o", str(out)]).exit_code == 0
+    assert "the effect &lt;told&gt;" in out.read_text()

@@ -83,6 +83,27 @@ def test_planted_nodes_are_the_worst_and_are_blamed(found):
     assert [e.reason_class for e in found.worst[0].story.events] == ["hardware"]
 
 
+def a_cell(name, relative, **more):
+    usual = {"low": None, "high": None, "hazard": None, "tasks": 9, "lemon": False, "suspect": False, "note": ""}
+    return report.Cell(**{"name": name, "relative": relative, **usual, **more})
+
+
+def test_worst_nodes_in_an_order_that_ties_do_not_change():
+    """Lemons, suspects, capability to two digits, blame, work done, then names as people count."""
+    ordered = [
+        (a_cell("n9", 0.9, lemon=True), 0.0), (a_cell("n8", 0.2, suspect=True), 0.0), (a_cell("n7", 0.3), 0.0),
+        (a_cell("n6", 0.5011), 2.0), (a_cell("n5", 0.5009, tasks=30), 1.0), (a_cell("n2", 0.5), 1.0), (a_cell("n10", 0.5), 1.0),
+        (a_cell("n1", None), 9.0),
+    ]  # fmt: skip
+    for seed in range(5):
+        mixed = [ordered[i] for i in np.random.default_rng(seed).permutation(len(ordered))]
+        assert [c.name for c, _ in sorted(mixed, key=lambda pair: report._badness(*pair))] == [c.name for c, _ in ordered]
+
+
+def test_nodes_that_do_not_stand_out_are_not_called_worst(found):
+    assert all(w.cell.lemon or w.cell.suspect or w.cell.relative < report.ALIKE for w in found.worst)
+
+
 def test_shares_of_blame_of_one_failure_are_at_most_one(found):
     for failure in found.failures:
         assert failure.nodes >= 2 and failure.lost_hours > 0 and failure.sentence

@@ -47,6 +47,15 @@ def test_dry_run_prints_every_action_and_does_none(role, tmp_path):
     assert ("/etc/profile.d/workhorse.sh" in text) == (role != "controller")
 
 
+def test_a_dry_run_says_why_cron_who_runs_it_and_what_comes_next():
+    done = install("--role", "controller", "--dry-run", "--cron").stdout
+    assert "Regular runs: cron, as --cron asks" in done and "Run it without that" in done and "mode observe" in done
+    assert "sacctmgr -i add user workhorse" in done and "workhorse doctor" in done
+    if not Path("/run/systemd/system").exists():
+        assert "cron, as systemd doesn't run here" in install("--role", "login", "--dry-run").stdout
+    assert "Regular runs" not in install("--role", "compute", "--dry-run").stdout
+
+
 @pytest.mark.parametrize(
     ("slurm", "words"),
     [
