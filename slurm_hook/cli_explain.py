@@ -93,7 +93,10 @@ def told(facts: JobFacts, settings: Settings, log: str = replay.LOG) -> list[str
     found = mark.parse(facts.comment)
     then = archived(settings, found.snapshot) if found is not None and found.snapshot else None
     again = replay.words(found, settings.publish.path, log) if found is not None and found.decided and found.seed else []
-    return [*explaining.decision_words(facts, then or now), *again, *explaining.nodes_words(facts, now)]
+    # of an array that waits as a whole, dispatch knows the first number only
+    numbers = {facts.raw, int(facts.job.partition("_")[0])} if "_" in facts.job else {facts.raw}
+    done = [line for number in sorted(numbers) for line in replay.dispatched(number, settings.publish.path, log)]
+    return [*explaining.decision_words(facts, then or now), *again, *done, *explaining.nodes_words(facts, now)]
 
 
 def archived(settings: Settings, name: str) -> Scores | None:

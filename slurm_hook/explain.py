@@ -28,7 +28,7 @@ MODES = {
 class JobFacts(Record):
     """What Slurm says of a job: node lists expanded; excludes: None where Slurm no longer tells them.
 
-    job: as people see it, such as 123, 123_4 or 123+1.
+    job: as people see it, such as 123, 123_4 or 123+1; raw: Slurm's own number of it.
     """
 
     job: str
@@ -37,6 +37,7 @@ class JobFacts(Record):
     nodes: tuple[str, ...] = ()
     comment: str = ""
     excludes: tuple[str, ...] | None = None
+    raw: int = 0
 
 
 def from_squeue(text: str) -> JobFacts | None:
@@ -44,7 +45,7 @@ def from_squeue(text: str) -> JobFacts | None:
     row = text.split("\n", 1)[0].split("|", 6)
     if len(row) < 7 or not row[1].isdigit():
         return None
-    return JobFacts(row[0], row[2], row[3], _names(row[4]), row[6].removeprefix("(null)"), _names(row[5]))
+    return JobFacts(row[0], row[2], row[3], _names(row[4]), row[6].removeprefix("(null)"), _names(row[5]), int(row[1]))
 
 
 def from_sacct(text: str) -> JobFacts | None:
@@ -52,7 +53,7 @@ def from_sacct(text: str) -> JobFacts | None:
     row = text.split("\n", 1)[0].split("|", 5)
     if len(row) < 6 or not row[1].isdigit():
         return None
-    return JobFacts(row[0], row[2], (row[3].split() or [""])[0], _names(row[4]), row[5])
+    return JobFacts(row[0], row[2], (row[3].split() or [""])[0], _names(row[4]), row[5], raw=int(row[1]))
 
 
 def checked_id(text: str) -> str:

@@ -21,7 +21,7 @@ IDENT = "workhorse"
 MAX_LINE = 7000  # what rsyslog and journald take without cutting
 FIELDS = frozenset((
     "by", "uid", "action", "applied", "reason", "match", "snapshot", "seed", "nodes", "count", "pool", "excludes",
-    "user_excludes", "candidates", "free", "demand", "rank", "method", "partition", "pipeline", "stage", "ms",
+    "user_excludes", "candidates", "free", "demand", "rank", "method", "partition", "pipeline", "stage", "ms", "job", "why",
 ))  # fmt: skip
 
 
@@ -47,6 +47,14 @@ def line(decision: Decision, **more: Any) -> str:
         kept.pop("free", None)
         text = json.dumps(kept, separators=(",", ":"))
     return text if len(text) <= MAX_LINE else json.dumps({k: v for k, v in kept.items() if k not in ("pool", "excludes")})
+
+
+def event(by: str, action: str, job: int, **more: Any) -> str:
+    """The line of what was done to a waiting job without a decision of its own; the fields are of the same list."""
+    fields = {"by": by, "uid": os.getuid(), "action": action, "job": job, "applied": True}
+    fields.update((key, value) for key, value in more.items() if key in FIELDS and value)
+    text = json.dumps(fields, separators=(",", ":"))
+    return text if len(text) <= MAX_LINE else json.dumps({k: v for k, v in fields.items() if k != "excludes"})
 
 
 def send(text: str) -> None:

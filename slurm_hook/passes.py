@@ -265,9 +265,8 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
     problems = [f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said]
     for update, (done, _) in outcome:
         if done and update.decision is not None:
-            log.send(
-                log.line(update.decision, by="dispatch", applied=True, match=update.why, partition=update.job.partition[:64])
-            )
+            given = {"job": update.job.id, "why": update.why, "partition": update.job.partition[:64]}
+            log.send(log.line(update.decision, by="dispatch", applied=True, **given))
     if plan.updates:
         problems += _look_again([update for update, (done, _) in outcome if done])
         waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
@@ -348,6 +347,7 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
         if item.obstacle:
             tracked[job.id] = item.tracked._replace(told=True)
             said.append(f"job {job.label} died of its node but isn't requeued: {item.obstacle}")
+            log.send(log.event("dispatch", "leave", job.id, reason=item.obstacle[:200]))
             continue
         code, _, err = commands.attempt(["scontrol", "requeue", str(job.id)])
         if code != 0:
@@ -358,6 +358,7 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
         excludes = {*jobs.nodes_of(job.excludes), *jobs.nodes_of(item.culprits)}
         done, why = set_excludes(job, hostlist.fold(excludes)) if item.culprits else (True, "")
         said.append(f"job {job.label} died of its node and is requeued without {item.culprits or 'a known culprit'}")
+        log.send(log.event("dispatch", "requeue", job.id, excludes=item.culprits))
         said += [] if done else [f"job {job.label}: {why or 'it has already started'}"]
     return state._replace(tracked=tracked), said
 
@@ -375,7 +376,7 @@ def _switched_off(settings: Settings, state: State) -> Report:
     return _release_all(settings, state, keep)
 
 
-def release(settings: Settings) -> Report:
+def release(settings: Settings, by: str = "dispatch") -> Report:
     """Take all our excludes off waiting jobs; what `workhorse disable` and uninstall call. Waits for a running pass.
 
     A dispatcher that is still on would put them back: switch it off first.
@@ -386,10 +387,10 @@ def release(settings: Settings) -> Report:
             state = waiting.read_state(path)
         except SnapshotError:
             state = State()
-        return _release_all(settings, state)
+        return _release_all(settings, state, by=by)
 
 
-def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> Report:
+def _release_all(settings: Settings, state: State, keep: Iterable[int] = (), by: str = "dispatch") -> Report:
     """No limit on updates here: an admin who switches us off wants us gone."""
     kept, found = set(keep), jobs.load()
     for job, nice in reorder.resets(found, state.tracked):
@@ -397,6 +398,9 @@ def _release_all(settings: Settings, state: State, keep: Iterable[int] = ()) -> 
     updates = dispatch.releases(found, state.tracked, kept)
     outcome = [(update, set_excludes(update.job, update.excludes)) for update in updates]
     problems = tuple(f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said)
+    for update, (done, _) in outcome:
+        if done:
+            log.send(log.event(by, "release", update.job.id))
     if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):
         tracked = {job: t for job, t in state.tracked.items() if job in kept}
         tracked.update({u.job.id: u.tracked for u in updates if u.job.id in kept})

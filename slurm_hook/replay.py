@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LOG = "/var/log/workhorse/workhorse.log"
 ARCHIVE = "snapshots"
+LATEST = 40  # lines of one job that are told
 
 
 def find_line(lines: Iterable[str], seed: int, snapshot: str) -> dict[str, Any] | None:
@@ -57,6 +58,65 @@ def words(found: Mark, folder: str, log: str) -> list[str]:
     lines.append(f"drawn again with seed {found.seed} from {len(chances)} candidates: {hostlist.fold(pool)} ({same})")
     best = sorted(chances, key=lambda name: -chances[name])[:4]
     return [*lines, "most likely were " + ", ".join(f"{name} {chances[name]:.3f}" for name in best)]
+
+
+DONE = {
+    "steer": "confined it to {pool} for a pass, of {candidates} nodes that could have started it",
+    "widen": "widened it again, as it had not started by then: {left}",
+    "culprit": "left out {excludes}, among them what ended an earlier attempt",
+    "refresh": "brought its excluded nodes up to date: {left}",
+    "requeue": "requeued it under its number, as it died of its node: without {culprit}",
+    "leave": "did not requeue it, though it died of its node: {reason}",
+    "release": "took all our excludes off",
+}
+
+
+def dispatched(job: int, folder: str, log: str) -> list[str]:
+    """What dispatch (or its guard) did to a waiting job, in the order of the log; empty where the log isn't ours to read."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            found = [line for line in file if f'"job":{job},' in line or f'"job":{job}}}' in line]
+    except OSError:
+        return []
+    return [text for line in found[-LATEST:] for text in _told(line, job, folder)]
+
+
+def _told(line: str, job: int, folder: str) -> list[str]:
+    at = line.find('{"')
+    try:
+        fields = json.loads(line[at:])
+    except ValueError:
+        return []
+    if not isinstance(fields, dict) or fields.get("job") != job or fields.get("by") not in ("dispatch", "guard"):
+        return []
+    done = DONE.get(str(fields.get("why") or fields.get("action")))
+    if done is None:
+        return []
+    excludes = str(fields.get("excludes", ""))
+    names = {"left": f"{excludes} left out" if excludes else "nothing left out", "culprit": excludes or "a known culprit"}
+    said = done.format(**{"pool": "?", "candidates": "?", "reason": "?", **fields, **names, "excludes": excludes or "nothing"})
+    who = "the guard of a dispatcher that died" if fields["by"] == "guard" else "dispatch"
+    return [f"{_when(line[:at])}{who} {said}", *_again(fields, folder)]
+
+
+def _when(head: str) -> str:
+    """The time that syslog wrote in front: ISO, or the traditional three words."""
+    words = head.split()
+    if not words:
+        return ""
+    return f"{words[0] if words[0][:1].isdigit() else ' '.join(words[:3])}: "
+
+
+def _again(fields: dict[str, Any], folder: str) -> list[str]:
+    """The same draw made again, for a pool that dispatch drew."""
+    if not fields.get("pool") or "seed" not in fields:
+        return []
+    try:
+        pool, _ = redraw(fields, archived(folder, str(fields.get("snapshot", ""))))
+    except WorkhorseError as err:
+        return [f"  {err}"]
+    same = "the same" if hostlist.fold(pool) == fields["pool"] else "NOT the same"
+    return [f"  drawn again with seed {fields['seed']}: {hostlist.fold(pool)} ({same})"]
 
 
 def archived(folder: str, snapshot: str) -> Scores:

@@ -6,7 +6,6 @@ and `workhorse collect`, which stands in with a pass of its own as long as no di
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -55,10 +54,7 @@ def _end(settings: Settings) -> None:
 def _relieve(settings: Settings) -> None:
     """What the guard does for a dispatcher that died: excludes that nobody brings up to date must not stay."""
     _unpublish(settings)
-    report = release(settings)
-    if report.applied or report.problems:
-        done = {"by": "guard", "action": "release", "changed": report.applied, "problems": len(report.problems)}
-        log.send(json.dumps(done, separators=(",", ":")))
+    release(settings, by="guard")
 
 
 def _unpublish(settings: Settings) -> None:
@@ -85,7 +81,9 @@ def widen_all(settings: Settings) -> None:
         if job.pending and known is not None and known.confined and not known.hands_off:
             found.append((job, known))
     for job, known in found:
-        set_excludes(job, known.user)
+        done, _ = set_excludes(job, known.user)
+        if done:
+            log.send(log.event("dispatch", "release", job.id))
         tracked[job.id] = known._replace(confined=0.0, ours="", before=known.ours)
     if found:
         waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))

@@ -80,6 +80,8 @@ class Site:
             "dispatch": [f'state = "{self.root}/dispatch.json"', "period = 2"],
             "steer": [f'mode = "{self.mode}"'],
         }
+        if any(line.startswith("period") for line in self.settings.get("dispatch", ())):
+            own["dispatch"].remove("period = 2")
         names = [*own, *(s for s in self.settings if s not in own)]
         lines = [line for s in names for line in (f"[{s}]", *own.get(s, ()), *self.settings.get(s, ()), "")]
         self.config.write_text("\n".join(lines))

@@ -184,7 +184,7 @@ def setting(slurm, tmp_path, monkeypatch):
         f'[dispatch]\nstate = "{tmp_path}/state.json"\nperiod = {PERIOD}\n'
     )
     yield slurm, wrapped, config, load(str(config))
-    slurm.run(["scancel", "--user=alice,bob"], check=False)
+    slurm.run(["scancel", *slurm.run(["squeue", "-h", "-o", "%A"]).stdout.split()], check=False)
 
 
 def test_reordering_by_nice_is_opt_in_within_its_range_and_taken_back(slurm, monkeypatch):

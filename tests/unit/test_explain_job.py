@@ -54,7 +54,7 @@ def test_nodes_in_words_worst_first():
 
 def test_rows_are_read_with_hostile_comments():
     found = explain.from_squeue("7|7|alice|RUNNING|n[2-3]|n1|wh=1;m=avoid|root|x\n8|8|bob|PENDING|||\n")
-    assert found == explain.JobFacts("7", "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",))
+    assert found == explain.JobFacts("7", "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",), 7)
     assert explain.from_squeue("7|7|alice|PENDING||(null)|(null)\n").excludes == ()
     assert explain.from_squeue("slurm_load_jobs error: Invalid job id specified\n") is None
     row = explain.from_sacct("7|7|alice|CANCELLED by 12|None assigned|a|b|c\n8|8|bob|X|n1|\n")

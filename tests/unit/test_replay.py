@@ -48,3 +48,30 @@ def test_hostile_snapshot_ids(tmp_path, name):
 def test_scores_that_are_gone(tmp_path):
     with pytest.raises(SnapshotError, match="keep_days"):
         replay.archived(str(tmp_path), "s1")
+
+
+def test_what_dispatch_did_is_told_in_order(tmp_path):
+    """Of this job alone, with the draw made again; what others write to syslog does no harm."""
+    made = case(four(), seed=5, bad=("gpu05",))
+    drawn, avoided = decide.decide(made), decide.decide(case(four(), seed=6, bad=("gpu05",), mode="avoid"))
+    (tmp_path / "snapshots").mkdir()
+    snapshot.write_json(str(tmp_path / "snapshots"), f"{made.scores.id}.json", snapshot.scores_to_json(made.scores))
+    texts = [
+        log.line(drawn, by="dispatch", job=12, why="steer"), log.line(avoided, by="dispatch", job=12, why="widen"),
+        log.line(avoided, by="dispatch", job=121, why="widen"), log.line(avoided, by="wrapper"),
+        log.event("dispatch", "requeue", 12, excludes="gpu07"), log.event("dispatch", "leave", 12, reason="x\x1b[2J"),
+        log.event("guard", "release", 12), '{"job":12,', '{"job":12,"by":"mallory"}', '{"job":12,"by":"dispatch","why":["a"]}',
+        '{"job":12,"by":"dispatch","why":"widen","excludes":{"a":1}}',
+    ]  # fmt: skip
+    heads = ["2026-11-29T18:00:00+00:00 ctl workhorse[7]: ", "Nov 29 18:01:00 ctl workhorse[7]: "]
+    (tmp_path / "log").write_text("\n".join(heads[i % 2] + text for i, text in enumerate(texts)) + "\n")
+    told = replay.dispatched(12, str(tmp_path), str(tmp_path / "log"))
+    pool = ",".join(drawn.pool)
+    assert told[0].startswith("2026-11-29T18:00:00+00:00: dispatch confined it to gpu") and "16 nodes" in told[0], pool
+    assert told[1].startswith("  drawn again with seed 5: gpu") and told[1].endswith("(the same)")
+    assert told[2] == "Nov 29 18:01:00: dispatch widened it again, as it had not started by then: gpu05 left out"
+    assert told[3].endswith("requeued it under its number, as it died of its node: without gpu07")
+    assert "did not requeue it" in told[4]
+    assert told[5].endswith("the guard of a dispatcher that died took all our excludes off") and len(told) == 7
+    assert replay.dispatched(1, str(tmp_path), str(tmp_path / "log")) == []
+    assert replay.dispatched(12, str(tmp_path), "/nonexistent/log") == []
