@@ -374,6 +374,14 @@ def test_wait_is_not_held_back(shim):
     assert len(shim.calls()) == 1 and done.returncode == 1 and REFUSALS[0].encode() in done.stderr
 
 
+# variables that bash makes something of when it starts, or hands on with another value
+BASHS_OWN = (
+    "PS1 PS2 PS4 IFS OPTIND OPTERR PPID UID EUID SHELLOPTS BASHOPTS BASH BASHPID BASH_ARGV0 BASH_COMMAND BASH_SUBSHELL BASH_VERSION"
+    " BASH_VERSINFO RANDOM SRANDOM SECONDS LINENO EPOCHREALTIME EPOCHSECONDS HISTCMD COMP_WORDBREAKS GROUPS DIRSTACK FUNCNAME"
+    " COLUMNS LINES POSIXLY_CORRECT GLOBIGNORE MAPFILE REPLY OLDPWD SHLVL _wh_seen"
+).split()
+
+
 def entries(path: Path) -> list[bytes]:
     return sorted(path.read_bytes().split(b"\0"))
 
@@ -396,6 +404,9 @@ def entries(path: Path) -> list[bytes]:
         },
         {"SHLVL": "1", "BASH_FUNC_module%%": "() {  eval `/bin/false`\n}", "A.B": "1", "a-b": "2", "BASH_ENV": "/x", "ENV": "/x"},
         {"BASH_FUNC_exec%%": "() { echo caught; }", "BASH_FUNC_[%%": "() { echo caught; }", "BASH_FUNC_read%%": "() { :; }"},
+        {"SHLVL": "05", "OLDPWD": ""},
+        {"SHLVL": "999", "INIT_PWD": "/tmp", "OLDPWD": "/tmp"},
+        *({name: value} for name in BASHS_OWN for value in ("7", "")[: 1 + (name != "OPTIND")]),
     ],
 )
 def test_the_environment_is_the_callers(shim, ours, env, request):
