@@ -8,12 +8,12 @@ import time
 
 import click
 
-from . import hostlist, options, wrapper
+from . import cluster, hostlist, options, wrapper
 from .config import Settings
 from .errors import RequestError, SlurmError, UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
-from .snapshot import read_scores
+from .snapshot import read_scores_later
 
 if TYPE_CHECKING:
     from typing import Any
@@ -65,15 +65,21 @@ def _consider(call: wrapper.Call, mode: str | None) -> tuple[Case, Decision, str
     if not command.wrapped and command.script >= len(call.argv):
         raise UsageError("plan needs the script as a file, or --wrap: a script on stdin can't be read twice")
     uids = trusted_uids()
-    scores = read_scores(call.publish, trusted_uids=uids)
+    scores, nodes = read_scores_later(call.publish, trusted_uids=uids)
     if mode:
         scores = scores._replace(settings={**scores.settings, "steer.mode": mode})
     script = wrapper.script_of(call, command)
+    asked = wrapper.ask(call, command, script)
+    query = cluster.NodeQuery(wrapper.scontrol_of(call), PATIENCE)
     try:
-        asked = wrapper.ask(call, command, script)
-        found = wrapper.consider(call, command, script, scores, asked=asked, started=time.monotonic(), uids=uids)
+        found = wrapper.consider(
+            call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=time.monotonic() + PATIENCE, uids=uids
+        )
     except RequestError as err:
         raise RequestError(f"passed through: {err}") from err
+    finally:
+        cluster.end(asked)
+        query.end()
     if found is None:
         rules = Settings.from_mapping(scores.settings)
         raise RequestError(

@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> tuple[Case, Decision, str] | None:
-    from . import directives, snapshot, wrapper  # noqa: PLC0415
+    from . import cluster, directives, nodeinfo, snapshot, wrapper  # noqa: PLC0415
     from .request import request_from  # noqa: PLC0415
 
     options = _options(digits)
@@ -56,11 +56,25 @@ def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> t
     if wrapper.components(script) > 1:
         raise RequestError("heterogeneous")
     uids = wrapper.uids_of(service_uid)
-    scores = snapshot.read_scores(publish, trusted_uids=uids)
-    # the form "nodelist" is for the wrapper only: here a node count can't be pinned with it
-    request = request_from({key: str(value) for key, value in options.items()})
-    told = directives.parse(script)
-    return wrapper.judge((request,), told, scores, publish=publish, scontrol="scontrol", uids=uids, deadline=deadline)
+    query = cluster.NodeQuery("scontrol", deadline - time.monotonic())
+    query.load(nodeinfo.library_of(_grandparent()))
+    try:
+        scores, nodes = snapshot.read_scores_later(publish, trusted_uids=uids)
+        # the form "nodelist" is for the wrapper only: here a node count can't be pinned with it
+        request = request_from({key: str(value) for key, value in options.items()})
+        told = directives.parse(script)
+        return wrapper.judge((request,), told, scores, nodes, query=query, publish=publish, uids=uids, deadline=deadline)
+    finally:
+        query.end()
+
+
+def _grandparent() -> int:
+    """The program of Slurm that Lua runs in; our parent is `timeout`."""
+    try:
+        with open(f"/proc/{os.getppid()}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _options(digits: str) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """Live state of the cluster: the only place where the submit path talks to Slurm.
 
-One `scontrol -o show node` is the single RPC of a steered submission; what doesn't change by the minute comes from the
-published files. Asking sbatch is no RPC: it is ended when its options are printed.
+The nodes as they are now are the single RPC of a steered submission (two where only scontrol can be asked); what doesn't
+change by the minute comes from the published files. Asking sbatch is no RPC: it is ended when its options are printed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import time
 
+from . import nodeinfo
 from .errors import RequestError, SlurmError
 from .light import TYPE_CHECKING, Record
 from .request import complete_blocks
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_OUTPUT = 64 * 1024 * 1024
+PAGE = 4096
 # a node in one of these can't start a job now; the first word of State, and flags behind `+`
 _CAN_RUN = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _GONE = frozenset((
@@ -32,7 +35,10 @@ _BUSY_FLAGS = frozenset((
 
 
 class Node(Record):
-    """One node as slurmctld sees it now: memory in MiB, flags beside the base state."""
+    """One node as slurmctld sees it now: memory in MiB, flags beside the base state.
+
+    kind: nodes of one answer that have it in common differ by name (and partitions) only; -1: not known.
+    """
 
     name: str
     state: str
@@ -46,6 +52,7 @@ class Node(Record):
     gpu_type: str = ""
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    kind: int = -1
 
     @property
     def usable(self) -> bool:
@@ -63,37 +70,66 @@ class Node(Record):
         return self.state == "IDLE"
 
 
-def parse_nodes(text: str) -> dict[str, Node]:
-    """Nodes of `scontrol -o show node` by name. Lines that aren't nodes are left out."""
-    nodes = {}
-    known: dict[str, Any] = {}
+def parse_nodes(text: str, partitions: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Node]:
+    """Nodes of `scontrol -o show node` by name. Lines that aren't nodes are left out.
+
+    partitions: of the nodes, for an answer that doesn't tell them.
+    """
+    nodes: dict[str, Node] = {}
+    kinds: dict[tuple[str, ...], tuple[Any, ...]] = {}
+    words: dict[str, tuple[str, ...]] = {}
+    elsewhere = partitions or {}
     for line in text.split("\n"):
-        if line.startswith("NodeName="):
-            node = _parse_node(line, known)
-            nodes[node.name] = node
+        if not line.startswith("NodeName="):
+            continue
+        name, facts = _cut(line)
+        kind = kinds.get(facts)
+        if kind is None:
+            kind = kinds[facts] = (*_facts(facts), len(kinds))
+        mine = elsewhere.get(name, ())
+        if " Partitions=" in line:
+            told = _field(line, " Partitions=")
+            mine = words[told] if told in words else words.setdefault(told, _words(told))
+        nodes[name] = tuple.__new__(Node, (name, *kind[:-1], mine, kind[-1]))  # one of thousands
     return nodes
 
 
-def _parse_node(line: str, known: dict[str, Any]) -> Node:
-    """One node; `known` keeps what the texts of a field mean, as most nodes of a cluster are alike."""
-    base, flags = _once(known, _field(line, " State="), _state)
-    gpus, gpu_type = _once(known, _field(line, " Gres="), _gpus)
+# Where each stretch of a line begins and ends, in the order in which Slurm prints them (all versions). What is left out
+# between them differs from node to node, as load and address do.
+_STRETCHES = (
+    (" CPUAlloc=", " CPULoad="), (" ActiveFeatures=", " NodeAddr="), (" RealMemory=", " FreeMem="),
+    (" Boards=", " ThreadsPerCore="),
+)  # fmt: skip
+
+
+def _cut(line: str) -> tuple[str, tuple[str, ...]]:
+    """The node's name, and the stretches of its line that say what it is."""
+    find = line.find
+    at = find(" ", 9)
+    name, cut = line[9:at], []
+    for first, behind in _STRETCHES:
+        start = find(first, at)
+        if start >= 0:
+            at = find(behind, start)
+            cut.append(line[start:at] if at >= 0 else line[start:])
+    if not cut or " State=IDLE" not in cut[-1]:
+        cut.append(" AllocTRES=" + _field(line, " AllocTRES="))
+    return name, tuple(cut)
+
+
+def _facts(stretches: tuple[str, ...]) -> tuple[Any, ...]:
+    """The fields of a Node between its name and its partitions."""
+    text = "".join(stretches)
+    base, flags = _state(_field(text, " State="))
+    gpus, gpu_type = _gpus(_field(text, " Gres="))
     busy = base != "IDLE"
-    return Node(
-        line[9 : line.find(" ", 9)], base, flags, _whole(_field(line, " CPUEfctv=") or _field(line, " CPUTot=")),
-        _whole(_field(line, " CPUAlloc=")) if busy else 0,
-        float(_whole(_field(line, " RealMemory=")) - _whole(_field(line, " MemSpecLimit="))),
-        float(_whole(_field(line, " AllocMem="))) if busy else 0.0,
-        gpus, _tres_gpus(_field(line, " AllocTRES=")) if busy else 0, gpu_type,
-        _once(known, _field(line, " ActiveFeatures="), _words), _once(known, _field(line, " Partitions="), _words),
+    return (
+        base, flags, _whole(_field(text, " CPUEfctv=") or _field(text, " CPUTot=")),
+        _whole(_field(text, " CPUAlloc=")) if busy else 0,
+        float(_whole(_field(text, " RealMemory=")) - _whole(_field(text, " MemSpecLimit="))),
+        float(_whole(_field(text, " AllocMem="))) if busy else 0.0,
+        gpus, _tres_gpus(_field(text, " AllocTRES=")) if busy else 0, gpu_type, _words(_field(text, " ActiveFeatures=")),
     )  # fmt: skip
-
-
-def _once(known: dict[str, Any], text: str, meaning: Callable[[str], Any]) -> Any:
-    key = meaning.__name__ + text
-    if key not in known:
-        known[key] = meaning(text)
-    return known[key]
 
 
 def _state(text: str) -> tuple[str, frozenset[str]]:
@@ -147,17 +183,57 @@ class Started:
         self.over = False  # a number is not used again once its process is gone: another may have it then
 
 
-def start_nodes(scontrol: str) -> Started:
-    """Begin to ask slurmctld for all nodes; `nodes_of` waits for them. Raises SlurmError."""
-    return _start((scontrol, "-o", "show", "node"), from_stderr=False)
+class NodeQuery:
+    """The question for all nodes, made ready before it is known whether it is asked: see `nodeinfo`.
 
+    Where Slurm's library can't be had, scontrol is asked.
+    """
 
-def nodes_of(started: Started, deadline: float) -> dict[str, Node]:
-    """All nodes now. `deadline` by time.monotonic(). Raises SlurmError when slurmctld doesn't answer in time."""
-    nodes = parse_nodes(_finish(started, deadline, lambda _: False))
-    if not nodes:
-        raise SlurmError("scontrol show node gave no nodes")
-    return nodes
+    def __init__(self, scontrol: str, limit: float) -> None:
+        self.scontrol = scontrol
+        self.started: Started | None = None
+        self.helper: nodeinfo.Helper | None
+        self.ready = False
+        try:
+            self.helper = nodeinfo.Helper(limit)
+        except OSError:  # no memory for another process: scontrol will tell
+            self.helper = None
+
+    def load(self, library: str) -> None:
+        """Slurm's library is this one ("": none was found)."""
+        if self.helper is not None and library:
+            self.helper.load(library)
+            self.ready = True
+
+    def ask(self) -> None:
+        """Ask slurmctld; `nodes` waits for the answer. Raises SlurmError."""
+        if self.helper is not None and self.ready:
+            self.helper.ask()
+        else:
+            self.started = _start((self.scontrol, "-o", "show", "node"), from_stderr=False)
+
+    def nodes(self, deadline: float, partitions: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Node]:
+        """All nodes now; partitions: where the answer doesn't tell them. `deadline` by time.monotonic().
+
+        Raises SlurmError when slurmctld doesn't answer in time.
+        """
+        text = ""
+        if self.started is None and self.helper is not None:
+            text = self.helper.output(deadline - time.monotonic())
+        if not text:
+            self.started = self.started or _start((self.scontrol, "-o", "show", "node"), from_stderr=False)
+            text = _finish(self.started, deadline, None)
+        nodes = parse_nodes(text, partitions)
+        if not nodes:
+            raise SlurmError("slurmctld told of no nodes")
+        return nodes
+
+    def end(self) -> None:
+        """End what still runs."""
+        if self.helper is not None:
+            self.helper.end()
+        if self.started is not None:
+            end(self.started)
 
 
 def start_sbatch(sbatch: str, argv: Sequence[str], stdin: int | None = None) -> Started:
@@ -165,12 +241,21 @@ def start_sbatch(sbatch: str, argv: Sequence[str], stdin: int | None = None) -> 
     return _start((sbatch, "-v", "--test-only", *argv), from_stderr=True, stdin=stdin)
 
 
-def options_of(started: Started, blocks: int, deadline: float) -> str:
+def options_of(started: Started, blocks: int, deadline: float, found: Callable[[str], None] | None = None) -> str:
     """sbatch's print-out of its options; sbatch is ended when as many blocks as expected are complete.
 
-    Raises RequestError when sbatch ended before (its own message is for the real submission to show).
+    found: is told Slurm's library as soon as sbatch has it. Raises RequestError when sbatch ended before (its own message
+    is for the real submission to show).
     """
-    text = _finish(started, deadline, lambda out: complete_blocks(out) >= blocks)
+
+    def enough(text: bytes) -> bool:
+        nonlocal found
+        if found is not None and text.strip():
+            found(nodeinfo.library_of(started.pid))
+            found = None
+        return complete_blocks(text.decode("utf-8", "surrogateescape")) >= blocks
+
+    text = _finish(started, deadline, enough)
     if complete_blocks(text) < blocks:
         raise RequestError("sbatch printed fewer option blocks than expected")
     return text
@@ -188,7 +273,7 @@ def end(started: Started) -> None:
 
 def _start(command: Sequence[str], *, from_stderr: bool, stdin: int | None = None) -> Started:
     """posix_spawn: `subprocess` costs 10 ms of import."""
-    read_end, write_end = os.pipe()
+    read_end, write_end = _full_pipe() if from_stderr else os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [
         (os.POSIX_SPAWN_DUP2, null if stdin is None else stdin, 0),
@@ -206,7 +291,21 @@ def _start(command: Sequence[str], *, from_stderr: bool, stdin: int | None = Non
     return Started(pid, read_end)
 
 
-def _finish(started: Started, deadline: float, done: Callable[[str], bool]) -> str:
+def _full_pipe() -> tuple[int, int]:
+    """A pipe that holds no word more until it is read from: sbatch waits with its options there, while we are busy, and is
+    ended before it gets to slurmctld."""
+    read_end, write_end = os.pipe()
+    try:
+        fcntl.fcntl(write_end, 1031, PAGE)  # F_SETPIPE_SZ, which Python knows from 3.10 on
+        os.set_blocking(write_end, False)
+        os.write(write_end, b"\n" * PAGE)
+    except OSError:
+        pass  # one that isn't full will do: sbatch may then meet slurmctld before it is ended
+    os.set_blocking(write_end, True)
+    return read_end, write_end
+
+
+def _finish(started: Started, deadline: float, done: Callable[[bytes], bool] | None) -> str:
     """Output until the command ends or `done` says enough; then it is killed."""
     try:
         return _read(started.fd, deadline, done)
@@ -218,7 +317,7 @@ def _environment() -> Mapping[bytes, bytes]:
     return os.environb
 
 
-def _read(fd: int, deadline: float, done: Callable[[str], bool]) -> str:
+def _read(fd: int, deadline: float, done: Callable[[bytes], bool] | None) -> str:
     poll = select.poll()
     poll.register(fd, select.POLLIN | select.POLLHUP)
     parts: list[bytes] = []
@@ -232,6 +331,6 @@ def _read(fd: int, deadline: float, done: Callable[[str], bool]) -> str:
             break
         parts.append(part)
         size += len(part)
-        if done(b"".join(parts).decode("utf-8", "surrogateescape")):
+        if done is not None and done(b"".join(parts)):
             break
     return b"".join(parts).decode("utf-8", "surrogateescape")

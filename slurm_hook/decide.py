@@ -11,6 +11,7 @@ import math
 from . import drawing, feasible, mark, placement, topology
 from .errors import PlacementError, RequestError, SnapshotError
 from .light import TYPE_CHECKING, Record
+from .snapshot import NodeScore
 from .spare import Spare, spared
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from .directives import Directives
     from .feasible import Need
     from .request import Request
-    from .snapshot import Live, NodeScore, Scores
+    from .snapshot import Live, Scores
 
+_UNKNOWN = NodeScore("")  # of a node that came after the scores
 AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
 RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
 
@@ -218,22 +220,41 @@ def _once(case: Case, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
 
 def _field(case: Case, request: Request) -> _Field:
     excluded = set() if request.nodes_given else set(request.exclude)  # a count of ours rests on what is left
-    usable = {name: case.nodes[name] for name in _others(case, request) if case.nodes[name].usable and name not in excluded}
-    usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
+    good = _by_kind(lambda node: node.usable)
+    usable = {name: case.nodes[name] for name in _others(case, request) if good(case.nodes[name]) and name not in excluded}
+    if request.constraint:
+        usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
     demand = total_demand(case, request)
     count = request.nodes_min
     need = feasible.Need()
     if usable:
-        largest = max(node.cpus for node in usable.values()), max(node.gpus for node in usable.values())
-        count = 0 if demand else feasible.least_nodes(request, *largest)
+        if not request.nodes_given:
+            largest = max(node.cpus for node in usable.values()), max(node.gpus for node in usable.values())
+            count = 0 if demand else feasible.least_nodes(request, *largest)
         need = feasible.need_per_node(request, max(1, count))
-    names = tuple(sorted(name for name, node in usable.items() if feasible.can_hold(node, need)))
-    scores = [case.scores.nodes.get(name) for name in names]
+    holds, free = _by_kind(lambda node: feasible.can_hold(node, need)), _by_kind(lambda node: _free(case, node))
+    names = tuple(sorted(name for name, node in usable.items() if holds(node)))
+    scores = [case.scores.nodes.get(name, _UNKNOWN) for name in names]
     return _Field(
-        names, tuple(_free(case, case.nodes[name]) for name in names), tuple(s.capability if s else None for s in scores),
-        tuple(s.relative if s else None for s in scores), tuple(s.switch if s else "" for s in scores),
-        tuple(_bad(s, case.now) for s in scores), count, need,
+        names, tuple([free(usable[name]) for name in names]), tuple([s.capability for s in scores]),
+        tuple([s.relative for s in scores]), tuple([s.switch for s in scores]),
+        tuple([_bad(s, case.now) for s in scores]), count, need,
     )  # fmt: skip
+
+
+def _by_kind(work: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    """The same function, worked out once for all nodes that only differ by name."""
+    known: dict[int, Any] = {}
+
+    def remembered(node: Node) -> Any:
+        kind = node.kind
+        if kind < 0:
+            return work(node)
+        if kind not in known:
+            known[kind] = work(node)
+        return known[kind]
+
+    return remembered
 
 
 def total_demand(case: Case, request: Request) -> float:
@@ -258,10 +279,8 @@ def _counted(case: Case, field: _Field, total: float) -> _Field:
     return field._replace(least=count)
 
 
-def _bad(score: NodeScore | None, now: float) -> str:
+def _bad(score: NodeScore, now: float) -> str:
     """What speaks against a node: lemon, suspect, weak, or nothing."""
-    if score is None:
-        return ""
     if score.lemon:
         return "lemon"
     if score.suspect_until > now:
@@ -411,7 +430,8 @@ def _roomy(case: Case, request: Request, field: _Field) -> frozenset[str]:
     if request.nodes_given and case.memo is not None:
         found: frozenset[str] = _once(case, ("roomy", *_kind(case, request, field)), work)
         return found
-    return frozenset(name for name in field.names if feasible.can_start(case.nodes[name], field.need))
+    starts = _by_kind(lambda node: feasible.can_start(node, field.need))
+    return frozenset([name for name in field.names if starts(case.nodes[name])])
 
 
 def _kind(case: Case, request: Request, field: _Field) -> tuple[Any, ...]:
@@ -487,8 +507,9 @@ def _listing(
     field: _Field, startable: Sequence[int], probability: Mapping[int, float] | None = None, demand: float = 0.0
 ) -> tuple[Candidate, ...]:
     chances, open_now = probability or {}, set(startable)
-    fits = placement.fit(demand, field.capacity)
-    return tuple(
-        Candidate(name, field.capacity[i], fits[i], field.capability[i], chances.get(i, 0.0), i in open_now, field.bad[i])
-        for i, name in enumerate(field.names)
-    )
+    count = range(len(field.names))
+    rows = zip(
+        field.names, field.capacity, placement.fit(demand, field.capacity), field.capability,
+        [chances.get(i, 0.0) for i in count], [i in open_now for i in count], field.bad,
+    )  # fmt: skip
+    return tuple([tuple.__new__(Candidate, row) for row in rows])  # thousands of them

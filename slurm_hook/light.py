@@ -85,3 +85,26 @@ def json_loads(text: str) -> object:
     if text[end:].strip(" \t\n\r"):
         raise ValueError("more than one JSON value")
     return found
+
+
+def json_dumps(value: object) -> str:
+    """What json.dumps gives without blanks, for plain objects and without importing json. Raises TypeError for others."""
+    try:
+        from _json import encode_basestring_ascii as quoted  # noqa: PLC0415
+    except ImportError:  # another Python than CPython
+        import json  # noqa: PLC0415
+
+        return json.dumps(value, separators=(",", ":"))
+    if isinstance(value, str):
+        return quoted(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
+    if isinstance(value, float) and not -1e309 < value < 1e309:
+        return "null"  # JSON has no word for it
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quoted(str(key))}:{json_dumps(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(json_dumps, value)) + "]"
+    raise TypeError(f"{type(value).__name__} is no JSON")

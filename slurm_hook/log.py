@@ -6,11 +6,10 @@ ASCII after JSON's escapes, so no control character reaches a log or a terminal.
 
 from __future__ import annotations
 
-import json
 import os
 
 from . import hostlist
-from .light import TYPE_CHECKING
+from .light import TYPE_CHECKING, json_dumps
 
 if TYPE_CHECKING:
     from typing import Any
@@ -42,11 +41,11 @@ def line(decision: Decision, **more: Any) -> str:
     }  # fmt: skip
     fields.update((key, value) for key, value in more.items() if key in FIELDS)
     kept = {key: value for key, value in fields.items() if value not in ("", 0, None, {}, [], 0.0)}
-    text = json.dumps(kept, separators=(",", ":"))
+    text = json_dumps(kept)
     if len(text) > MAX_LINE:
         kept.pop("free", None)
-        text = json.dumps(kept, separators=(",", ":"))
-    return text if len(text) <= MAX_LINE else json.dumps({k: v for k, v in kept.items() if k not in ("pool", "excludes")})
+        text = json_dumps(kept)
+    return text if len(text) <= MAX_LINE else json_dumps({k: v for k, v in kept.items() if k not in ("pool", "excludes")})
 
 
 def event(by: str, action: str, job: int, **more: Any) -> str:

@@ -7,6 +7,8 @@ Units: demand and capacity in MiB of the capacity resource; capability as publis
 from __future__ import annotations
 
 import math
+from _bisect import bisect_right  # what `bisect` gives, without that module's own file
+from itertools import accumulate
 
 from .errors import PlacementError
 from .light import TYPE_CHECKING
@@ -135,12 +137,17 @@ def draw(
         raise PlacementError("a draw needs a node count or a total demand; give one of them")
     _check_enough(capacities, count, demand)
     random = Random(seed)
-    left = list(range(len(probabilities)))
+    left, weights = list(range(len(probabilities))), list(probabilities)
     drawn: list[int] = []
-    total = 0.0
+    total, highest, capped = 0.0, -1.0, weights
     while not _enough(len(drawn), total, count, demand):
-        weights = [probabilities[i] for i in left]
-        pick = _roulette(weights if ratio_cap is None else _capped(weights, ratio_cap), random.random())
+        if ratio_cap is not None and max(weights) != highest:
+            highest = max(weights)
+            capped = _capped(weights, ratio_cap)
+        pick = _roulette(capped, random.random())
+        if capped is not weights:
+            del capped[pick]
+        del weights[pick]
         drawn.append(left.pop(pick))
         total += _known(capacities[drawn[-1]])
     return drawn
@@ -213,11 +220,7 @@ def _roulette(weights: Sequence[float], point: float) -> int:
     total = math.fsum(weights)
     if total <= 0.0:
         return min(int(point * len(weights)), len(weights) - 1)
-    target, reached, last = point * total, 0.0, 0
-    for i, weight in enumerate(weights):
-        reached += weight
-        if weight > 0.0:
-            last = i
-            if target < reached:
-                return i
-    return last
+    sums = list(accumulate(weights))
+    place = bisect_right(sums, point * total)
+    # rounding can put the point behind the last sum: the last node with a weight is meant then
+    return place if place < len(sums) else max(i for i, weight in enumerate(weights) if weight > 0.0)

@@ -16,7 +16,7 @@ from .errors import SnapshotError
 from .light import TYPE_CHECKING, Record, json_loads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 FORMAT = 1
@@ -111,16 +111,32 @@ def scores_to_json(scores: Scores) -> dict[str, Any]:
 
 def scores_from_json(data: Any, source: str = SCORES_NAME) -> Scores:
     """Scores from parsed JSON. Raises SnapshotError when it isn't what this version can use."""
+    scores, nodes = _scores_later(data, source)
+    return scores._replace(nodes=nodes())
+
+
+def _scores_later(data: Any, source: str) -> tuple[Scores, Callable[[], dict[str, NodeScore]]]:
     _check_format(data, source)
+
+    def nodes() -> dict[str, NodeScore]:
+        try:
+            return {str(name): _node(name, fields) for name, fields in data["nodes"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as err:
+            raise _damaged(source, err) from err
+
     try:
-        nodes = {str(name): _node(name, fields) for name, fields in data["nodes"].items()}
-        return Scores(
+        scores = Scores(
             id=str(data["id"]), cluster=str(data["cluster"]), created=float(data["created"]), as_of=float(data["as_of"]),
-            method=str(data["method"]), settings=dict(data["settings"]), nodes=nodes,
+            method=str(data["method"]), settings=dict(data["settings"]), nodes={},
             cost_quantiles=tuple(float(x) for x in data.get("cost_quantiles", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as err:
-        raise SnapshotError(f"{source}: damaged ({type(err).__name__}: {err}); write it anew with `workhorse refresh`") from err
+        raise _damaged(source, err) from err
+    return scores, nodes
+
+
+def _damaged(source: str, err: Exception) -> SnapshotError:
+    return SnapshotError(f"{source}: damaged ({type(err).__name__}: {err}); write it anew with `workhorse refresh`")
 
 
 def live_to_json(live: Live) -> dict[str, Any]:
@@ -151,6 +167,14 @@ def read_scores(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Sc
     """scores.json of a folder, after the trust checks. Raises SnapshotError."""
     path = os.path.join(folder, SCORES_NAME)
     return scores_from_json(_read_json(path, trusted_uids), path)
+
+
+def read_scores_later(
+    folder: str, *, trusted_uids: Iterable[int] | None = None
+) -> tuple[Scores, Callable[[], dict[str, NodeScore]]]:
+    """The same without nodes, and what makes these: a submission has better to do first. Both raise SnapshotError."""
+    path = os.path.join(folder, SCORES_NAME)
+    return _scores_later(_read_json(path, trusted_uids), path)
 
 
 def read_live(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Live:
@@ -261,10 +285,13 @@ def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
         kind = _KINDS.get(key)
         if kind is None:
             continue  # a field of a newer version
-        if kind is tuple and type(value) is list:
+        if kind is float:
+            # NaN fails both comparisons: a score that can't be ordered must not reach the draw
+            if value is not None and not -1e300 < value < 1e300:
+                raise TypeError(f"{key} of node {name} is {value!r}")
+        elif type(value) is not kind:
+            if kind is not tuple or type(value) is not list:
+                raise TypeError(f"{key} of node {name} is {value!r}")
             value = tuple(value)  # noqa: PLW2901
-        # NaN fails both comparisons: a score that can't be ordered must not reach the draw
-        if not isinstance(value, kind) if kind is not float else not (value is None or -1e300 < value < 1e300):
-            raise TypeError(f"{key} of node {name} is {value!r}")
         known[key] = value
     return NodeScore(name, **known)

@@ -22,14 +22,15 @@ import time
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .cluster import Started
+    from .cluster import NodeQuery, Started
+    from .config import Settings
     from .decide import Case, Decision
     from .directives import Directives
     from .options import CommandLine
     from .request import Request
-    from .snapshot import Live, Scores
+    from .snapshot import Live, NodeScore, Scores
 
 SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_SCRIPT = 8 * 1024 * 1024
@@ -94,14 +95,18 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     _check_binary(call.sbatch)
     uids = uids_of(call.service_uid)
     asked = ask(call, command, script)
+    query = cluster.NodeQuery(scontrol_of(call), call.limit)
     try:
         from . import snapshot  # noqa: PLC0415
 
         # read while sbatch works on its answer
-        scores = snapshot.read_scores(call.publish, trusted_uids=uids)
-        considered = consider(call, command, script, scores, asked=asked, started=started, uids=uids)
+        scores, nodes = snapshot.read_scores_later(call.publish, trusted_uids=uids)
+        considered = consider(
+            call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=started + call.limit - 0.1, uids=uids
+        )
     finally:
         cluster.end(asked)
+        query.end()
     if considered is None:
         return "", None
     case, decision, why = considered
@@ -158,61 +163,100 @@ def _check_binary(path: str) -> None:
 
 
 def consider(
-    call: Call, command: CommandLine, script: bytes, scores: Scores, *, asked: Started, started: float, uids: Sequence[int]
+    call: Call,
+    command: CommandLine,
+    script: bytes,
+    scores: Scores,
+    *,
+    asked: Started,
+    query: NodeQuery,
+    nodes: Callable[[], Mapping[str, NodeScore]],
+    deadline: float,
+    uids: Sequence[int],
 ) -> tuple[Case, Decision, str] | None:
     """What `sbatch` with these arguments would ask for, and our decision; None where the job isn't ours.
 
-    Raises WorkhorseError for whatever makes it unknowable.
+    scores: without its nodes, which `nodes` gives. Raises WorkhorseError for whatever makes it unknowable.
     """
-    from . import directives  # noqa: PLC0415
+    from . import cluster, directives  # noqa: PLC0415
 
     if scores.settings.get("steer.mode") == "off":
         return None
     told = directives.parse(script)
-    deadline = started + call.limit - 0.1
-    scontrol = os.path.join(os.path.dirname(call.sbatch), "scontrol")
-    requests = _requests(call, command, script, asked, deadline)
-    return judge(requests, told, scores, publish=call.publish, scontrol=scontrol, uids=uids, deadline=deadline)
+    blocks = max(command.components, components(script))
+    requests = _requests(call, command, blocks, cluster.options_of(asked, blocks, deadline, query.load))
+    return judge(requests, told, scores, nodes, query=query, publish=call.publish, uids=uids, deadline=deadline)
 
 
 def judge(
     requests: tuple[Request, ...],
     told: Directives,
     scores: Scores,
+    nodes: Callable[[], Mapping[str, NodeScore]],
     *,
+    query: NodeQuery,
     publish: str,
-    scontrol: str,
     uids: Sequence[int],
     deadline: float,
 ) -> tuple[Case, Decision, str] | None:
     """Match rules, live nodes (the one RPC) and decision; None where the job isn't ours. Raises WorkhorseError."""
-    from . import cluster, feasible, match  # noqa: PLC0415
     from .config import Settings  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
     if settings["steer.mode"] == "off":
         return None
-    largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
-    why = ""
-    for request in requests:
-        nodes = feasible.least_nodes(request, *largest)
-        gpus = feasible.total_gpus(request, nodes)
-        why = why or match.reason(request, told, settings, nodes=nodes, gpus=gpus)
+    if not all(request.nodes_given for request in requests):
+        scores = scores._replace(nodes=nodes())
+    why = _match(requests, told, settings, scores)
     if not why:
         return None
-    asked = cluster.start_nodes(scontrol)
-    try:
-        from . import decide  # noqa: PLC0415 - while slurmctld answers
+    query.ask()
+    from . import decide  # noqa: PLC0415 - while slurmctld answers
 
-        live = _live(publish, uids)
-        nodes_now = cluster.nodes_of(asked, deadline)
-    finally:
-        cluster.end(asked)
+    if not scores.nodes:
+        scores = scores._replace(nodes=nodes())
+    live = _live(publish, uids)
+    nodes_now = query.nodes(deadline, _partitions(scores, live))
     case = decide.Case(
         requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now, live=live, now=time.time(),
         seed=_seed(),
     )  # fmt: skip
     return case, decide.decide(case), why
+
+
+def _match(requests: Sequence[Request], told: Directives, settings: Settings, scores: Scores) -> str:
+    """Why the job is ours, "" where it isn't; the nodes of the scores only matter where no count is given."""
+    from . import feasible, match  # noqa: PLC0415
+
+    largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
+    for request in requests:
+        count = feasible.least_nodes(request, *largest)
+        why = match.reason(request, told, settings, nodes=count, gpus=feasible.total_gpus(request, count))
+        if why:
+            return why
+    return ""
+
+
+def _partitions(scores: Scores, live: Live | None) -> dict[str, tuple[str, ...]]:
+    """Partitions of each node, as published; those that came after the scores as dispatch knows them."""
+    from . import hostlist  # noqa: PLC0415
+    from .errors import HostlistError  # noqa: PLC0415
+
+    known = {name: score.partitions for name, score in scores.nodes.items()}
+    newer: dict[str, tuple[str, ...]] = {}
+    for partition, facts in (live.partitions if live else {}).items():
+        try:
+            names = hostlist.expand(str(facts.get("nodes", "")))
+        except HostlistError:
+            continue
+        newer.update((name, (*newer.get(name, ()), partition)) for name in names if not known.get(name))
+    known.update(newer)
+    return known
+
+
+def scontrol_of(call: Call) -> str:
+    """The scontrol beside the real sbatch."""
+    return os.path.join(os.path.dirname(call.sbatch), "scontrol")
 
 
 def uids_of(text: str) -> tuple[int, ...]:
@@ -232,16 +276,16 @@ def ask(call: Call, command: CommandLine, script: bytes) -> Started:
             os.close(fd)
 
 
-def _requests(call: Call, command: CommandLine, script: bytes, asked: Started, deadline: float) -> tuple[Request, ...]:
-    from . import cluster, request  # noqa: PLC0415
+def _requests(call: Call, command: CommandLine, blocks: int, text: str) -> tuple[Request, ...]:
+    """The components in sbatch's print-out, as many as there must be. Raises RequestError."""
+    from . import request  # noqa: PLC0415
     from .errors import RequestError  # noqa: PLC0415
 
-    blocks = max(command.components, components(script))
-    found = request.parse_blocks(cluster.options_of(asked, blocks, deadline))
-    if len(found) != blocks:
+    printed = request.parse_blocks(text)
+    if len(printed) != blocks:
         raise RequestError("sbatch printed more or fewer option blocks than expected")
     named = _script_name(call, command)
-    return tuple(r if r.name else r._replace(name=named) for r in map(request.request_from, found))
+    return tuple(r if r.name else r._replace(name=named) for r in map(request.request_from, printed))
 
 
 def _script_name(call: Call, command: CommandLine) -> str:

@@ -50,8 +50,9 @@ def test_need_per_node(request_, nodes, need):
 
 LINE = (
     "NodeName={name} Arch=x86_64 CPUAlloc={alloc} CPUEfctv=30 CPUTot=32 CPULoad=0.5 AvailableFeatures=a,b ActiveFeatures=a "
-    "Gres={gres} NodeAddr=x RealMemory=512000 AllocMem=1000 FreeMem=5 State={state} ThreadsPerCore=1 Partitions=llm,small "
-    "CfgTRES=cpu=32,mem=500G,gres/gpu=8 AllocTRES=cpu=2,mem=1000M,gres/gpu=3 Comment= State=DOWN MemSpecLimit=2000"
+    "Gres={gres} NodeAddr=x RealMemory=512000 AllocMem=1000 FreeMem=5 Sockets=2 Boards=1 MemSpecLimit=2000 State={state} "
+    "ThreadsPerCore=1 Partitions=llm,small "
+    "CfgTRES=cpu=32,mem=500G,gres/gpu=8 AllocTRES=cpu=2,mem=1000M,gres/gpu=3 Comment= State=DOWN MemSpecLimit=3000"
 )
 
 

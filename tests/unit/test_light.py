@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook.light import json_loads
+from slurm_hook.light import json_dumps, json_loads
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -23,3 +23,8 @@ def test_same_as_json(value, blank):
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         json_loads(text)
+
+
+@given(values.filter(lambda value: "Infinity" not in json.dumps(value)))
+def test_json_is_written_as_the_standard_library_reads_it(value):
+    assert json.loads(json_dumps(value)) == value
