@@ -95,14 +95,10 @@ def json_dumps(value: object) -> str:
         import json  # noqa: PLC0415
 
         return json.dumps(value, separators=(",", ":"))
-    if isinstance(value, str):
-        return quoted(value)
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "true" if value else "false"
-    if isinstance(value, float) and not -1e309 < value < 1e309:
-        return "null"  # JSON has no word for it
+    if value is None or isinstance(value, (str, bool)):
+        return "null" if value is None else quoted(value) if isinstance(value, str) else str(value).lower()
     if isinstance(value, (int, float)):
-        return repr(value)
+        return repr(value) if -1e309 < value < 1e309 else "null"  # JSON has no word for infinity
     if isinstance(value, dict):
         return "{" + ",".join(f"{quoted(str(key))}:{json_dumps(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
