@@ -52,8 +52,8 @@ def event(by: str, action: str, job: int, **more: Any) -> str:
     """The line of what was done to a waiting job without a decision of its own; the fields are of the same list."""
     fields = {"by": by, "uid": os.getuid(), "action": action, "job": job, "applied": True}
     fields.update((key, value) for key, value in more.items() if key in FIELDS and value)
-    text = json.dumps(fields, separators=(",", ":"))
-    return text if len(text) <= MAX_LINE else json.dumps({k: v for k, v in fields.items() if k != "excludes"})
+    text = json_dumps(fields)
+    return text if len(text) <= MAX_LINE else json_dumps({k: v for k, v in fields.items() if k != "excludes"})
 
 
 def send(text: str) -> None:
