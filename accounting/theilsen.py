@@ -7,19 +7,15 @@ work, so that neither one series of 100,000 points nor a million of 500 takes lo
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from .columns import FloatArray
 
-BOUNDS = (
-    512,
-    256,
-    128,
-    64,
-    32,
-    16,
-)  # points kept of a longer series: the largest for which the pairs stay under MAX_PAIRS
+BOUNDS = (512, 256, 128, 64, 32, 16)  # points kept of a longer series: the largest for which pairs stay under MAX_PAIRS
 MAX_PAIRS = 100_000_000
+_KEPT = 64  # up to this length the positions of the pairs are kept
 _CHUNK = 2_000_000  # slopes held in memory at a time
 
 
@@ -52,6 +48,13 @@ def _equal_length(values: FloatArray, first: np.ndarray, size: np.ndarray, point
     """Slopes of stretches that are all thinned to, or have, `points` points. Rows: stretches."""
     at = np.rint(np.arange(points) * ((size - 1) / (points - 1))[:, None]).astype(np.int64)
     y = values[first[:, None] + at]
-    left, right = np.triu_indices(points, 1)
+    left, right = _pairs(points) if points <= _KEPT else np.triu_indices(points, 1)
     pairs = (y[:, right] - y[:, left]) / (at[:, right] - at[:, left])
     return np.median(pairs, axis=1, overwrite_input=True)
+
+
+@lru_cache(maxsize=None)
+def _pairs(points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of all pairs of a short length: each night asks for the same ones again."""
+    left, right = np.triu_indices(points, 1)
+    return left, right

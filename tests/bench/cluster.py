@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,21 +49,32 @@ class Run:
     job: int
     attempt: int
     start: float
-    end: float
+    latest: float  # its end by the job's limit
     nodes: np.ndarray
     outcome: int
     culprit: int
     visible: bool
     saved: float
-    done: bool = False
 
 
 @dataclass
 class Ledger:
-    """Growing columns of the history, one list of arrays per field."""
+    """Growing history: fresh rows (nodes, then job, start, end, outcome, named culprit, true culprit), and those packed
+    before as arrays: nodes of all attempts, and one row of numbers per attempt with how many nodes it had."""
 
-    rows: list[tuple[np.ndarray, int, float, float, int, int, int, bool]] = field(default_factory=list)
+    rows: list[tuple[np.ndarray, int, float, float, int, int, int]] = field(default_factory=list)
+    nodes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros((0, 7)))
     events: list[tuple[int, int, int, float, float]] = field(default_factory=list)
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and numbers of all rows so far."""
+        if self.rows:
+            fresh = np.array([(*row[1:], len(row[0])) for row in self.rows])
+            self.numbers = np.concatenate([self.numbers, fresh])
+            self.nodes = np.concatenate([self.nodes, *(row[0] for row in self.rows)]).astype(np.int32)
+            self.rows = []
+        return self.nodes, self.numbers
 
 
 class Cluster:
@@ -71,15 +83,18 @@ class Cluster:
     def __init__(self, world: World, policy: Policy) -> None:
         p = world.parameters
         self.world, self.policy, self.now = world, policy, 0.0
+        self.size, self.limit = world.size.tolist(), world.limit.tolist()  # lists: an element costs a tenth of an array's
         self.idle = np.ones(p.nodes, bool)
         self.busy_hours = np.zeros(p.nodes)
         self.busy_level = np.full(p.nodes, p.load)  # sustained load, for the wear
         self.level_at = np.zeros(p.nodes)
         self.queue: list[tuple[int, int, float, float]] = []  # job, attempt, submitted, hours saved
         self.running: dict[int, Run] = {}
+        self.limits: list[tuple[float, int, int]] = []  # of what runs, in order: latest end by its limit, run, nodes
         self.heap: list[tuple[float, int, int, int]] = []
         self.ledger = Ledger()
         self.serial = 0
+        self.policy_memo: dict[bool, list[float]] = {}  # ranks of the jobs, worked out once
         self.waits: list[tuple[float, float, int]] = []
         self.risk: list[tuple[float, float]] = []  # (start, expected failures) of large attempts
         self.lost: list[tuple[float, float]] = []
@@ -119,19 +134,18 @@ class Cluster:
 
     def _schedule(self) -> None:
         """Head of the queue first; behind a head that doesn't fit, jobs that don't delay it."""
-        free = int(self.idle.sum())
-        size = self.world.size
+        free, size, limit = int(np.count_nonzero(self.idle)), self.size, self.limit
         while self.queue and size[self.queue[0][0]] <= free:
-            free -= int(size[self.queue[0][0]])
+            free -= size[self.queue[0][0]]
             self._start(*self.queue.pop(0))
-        if not self.queue or free == 0:
+        if len(self.queue) < 2 or free == 0:
             return
-        shadow, spare = self._shadow(int(size[self.queue[0][0]]), free)
+        shadow, spare = self._shadow(size[self.queue[0][0]], free)
         kept = 1
         while kept < len(self.queue) and kept < BACKFILL and free > 0:
             job, _, _, saved = self.queue[kept]
-            k = int(size[job])
-            soon = self.now + self.world.limit[job] - saved <= shadow
+            k = size[job]
+            soon = self.now + limit[job] - saved <= shadow
             if k <= free and (soon or k <= spare):
                 free -= k
                 spare -= 0 if soon else k
@@ -141,9 +155,7 @@ class Cluster:
 
     def _shadow(self, wanted: int, free: int) -> tuple[float, int]:
         """When the head can start by the limits of what runs, and how many nodes it leaves then."""
-        limit = self.world.limit
-        ends = sorted((r.start + max(limit[r.job] - r.saved, 0.1), len(r.nodes)) for r in self.running.values())
-        for when, count in ends:
+        for when, _, count in self.limits:
             free += count
             if free >= wanted:
                 return max(when, self.now), free - wanted
@@ -171,7 +183,9 @@ class Cluster:
                 outcome, lasts = SURVIVED, max(float(w.limit[job]) - saved, fatal)
         self.serial += 1
         number = self.serial
-        self.running[number] = Run(job, attempt, self.now, self.now + lasts, nodes, outcome, culprit, visible, saved)
+        latest = self.now + max(float(w.limit[job]) - saved, 0.1)
+        self.running[number] = Run(job, attempt, self.now, latest, nodes, outcome, culprit, visible, saved)
+        insort(self.limits, (latest, number, len(nodes)))
         heapq.heappush(self.heap, (self.now + lasts, END, number, number))
 
     def _wear(self, nodes: np.ndarray) -> np.ndarray:
@@ -182,11 +196,9 @@ class Cluster:
         return (1 + p.wear * level) / (1 + p.wear * p.load)
 
     def _end(self, number: int) -> None:
-        run = self.running.get(number)
-        if run is None or run.done:
+        if number not in self.running:  # an outage was faster
             return
-        del self.running[number]
-        self._account(run)
+        run = self._stopped(number)
         if run.culprit >= 0:
             self._node_failed(run)
         elif run.outcome == WRONG and run.attempt < self.world.repeats[run.job] and run.attempt < ATTEMPTS - 1:
@@ -195,15 +207,20 @@ class Cluster:
         if run.visible:
             self.idle[run.culprit] = False
 
+    def _stopped(self, number: int) -> Run:
+        run = self.running.pop(number)
+        del self.limits[bisect_left(self.limits, (run.latest, number))]
+        self._account(run)
+        return run
+
     def _account(self, run: Run) -> None:
         hours = self.now - run.start
         self.busy_hours[run.nodes] += hours
         fade = np.exp(-hours / WEAR_HOURS)
         self.busy_level[run.nodes] = self.busy_level[run.nodes] * fade + 1 - fade
         self.level_at[run.nodes] = self.now
-        self.ledger.rows.append(
-            (run.nodes, run.job, run.start, self.now, run.outcome, run.culprit if run.visible else -1, run.culprit, run.visible)
-        )
+        named = run.culprit if run.visible else -1
+        self.ledger.rows.append((run.nodes, run.job, run.start, self.now, run.outcome, named, run.culprit))
 
     def _node_failed(self, run: Run) -> None:
         p = self.world.parameters
@@ -223,9 +240,8 @@ class Cluster:
         per = self.world.parameters.per_switch
         for number, run in list(self.running.items()):
             if (run.nodes // per == switch).any():
-                del self.running[number]
-                run.done, run.outcome, run.culprit, run.visible = True, WRONG, -1, False
-                self._account(run)
+                run.outcome, run.culprit, run.visible = WRONG, -1, False
+                self._stopped(number)
                 self.idle[run.nodes] = True
                 if run.attempt + 1 < ATTEMPTS:
                     self.queue.append((run.job, run.attempt + 1, self.now, run.saved))
@@ -240,16 +256,12 @@ class Cluster:
 
     def history(self, *, all_known: bool = False) -> History:
         """What accounting would know now. `all_known`: as if Slurm named every culprit."""
-        w, rows = self.world, self.ledger.rows
-        count = np.array([len(r[0]) for r in rows], np.int64)
-        job = np.array([r[1] for r in rows], np.int64)
-        start, end = np.array([r[2] for r in rows]), np.array([r[3] for r in rows])
-        outcome = np.array([r[4] for r in rows], np.int8)
-        named = np.array([r[6 if all_known else 5] for r in rows], np.int64)
-        if all_known and len(rows):
+        w, (node, rows) = self.world, self.ledger.packed()
+        job, start, end = rows[:, 0].astype(np.int64), rows[:, 1], rows[:, 2]
+        outcome, named = rows[:, 3].astype(np.int8), rows[:, 5 if all_known else 4].astype(np.int64)
+        if all_known:
             outcome = np.where(named >= 0, WRONG, outcome).astype(np.int8)
-        attempt = np.repeat(np.arange(len(rows), dtype=np.int32), count)
-        node = np.concatenate([r[0] for r in rows]).astype(np.int32) if rows else np.zeros(0, np.int32)
+        attempt = np.repeat(np.arange(len(rows), dtype=np.int32), rows[:, 6].astype(np.int64))
         correct = np.select([outcome == RIGHT, outcome == WRONG], [1.0, -1.0], np.nan)
         tasks = Tasks(
             node=node, attempt=attempt, start=EPOCH + start[attempt] * HOUR, end=EPOCH + end[attempt] * HOUR,

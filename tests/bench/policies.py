@@ -73,16 +73,12 @@ class Knowing(Base):
 
 def rank_of(cluster: Cluster, job: int, sacrifice: bool = False) -> float:
     """Cost rank of a job among the world's jobs."""
-    quantiles = cost_quantiles(cluster)
-    return cost_rank(quantiles, float(cluster.world.size[job] * cluster.world.limit[job]), sacrifice=sacrifice)
-
-
-def cost_quantiles(cluster: Cluster) -> list[float]:
-    """Percentiles 0, 5 … 100 of node-hours by the limit, as scores.json carries them."""
-    if not hasattr(cluster, "cost_quantiles"):
+    kept: dict[bool, list[float]] = cluster.policy_memo
+    if sacrifice not in kept:
         cost = cluster.world.size * cluster.world.limit
-        cluster.cost_quantiles = np.percentile(cost, np.arange(0, 101, 5)).tolist()
-    return cluster.cost_quantiles
+        quantiles = np.percentile(cost, np.arange(0, 101, 5)).tolist()  # as scores.json carries them
+        kept[sacrifice] = [cost_rank(quantiles, c, sacrifice=sacrifice) for c in cost.tolist()]
+    return kept[sacrifice][job]
 
 
 def roulette(rng: np.random.Generator, weights: np.ndarray, k: int) -> np.ndarray:
