@@ -20,7 +20,7 @@ BASE_OWN = 0.05  # own errors per log-hour, as a start; worth BASE_LOG_HOURS of 
 BASE_LOG_HOURS = 5.0
 SHAPES = np.geomspace(0.05, 20.0, 120)  # candidate shapes of the prior
 # What is believed of the shape beforehand: a few nodes in a hundred at 10 to 40 times the rate of the others give 0.2
-SHAPE_CENTRE, SHAPE_SPREAD = 0.22, 0.2
+SHAPE_CENTRE, SHAPE_SPREAD = 0.23, 0.2
 TOLERANCE = 1e-7
 
 
@@ -28,7 +28,7 @@ TOLERANCE = 1e-7
 class Model:
     """Constants of the attributed method; hours where not said otherwise."""
 
-    half_life_days: float = 30.0
+    half_life_days: float = 60.0
     early_hours: float = 5.0 / 60.0  # t0: own errors come early
     user_cap: float = 1.5  # failures that one user's unexplained failures may charge a node with
     type_failures: float = 5.0  # failures after which a GPU type's own mean outweighs the cluster's

@@ -7,7 +7,7 @@ work, so that neither one series of 100,000 points nor a million of 500 takes lo
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def _equal_length(values: FloatArray, first: np.ndarray, size: np.ndarray, point
     return np.median(pairs, axis=1, overwrite_input=True)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pairs(points: int) -> tuple[np.ndarray, np.ndarray]:
     """Positions of all pairs of a short length: each night asks for the same ones again."""
     left, right = np.triu_indices(points, 1)

@@ -60,7 +60,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("scoring", "heavy_threshold", float, 0.0, "utilization above which a task is heavy; 0: Otsu's", low=0, high=1),
     Setting("scoring", "overload_threshold", float, 0.9, "utilization above which hours count as overload", low=0, high=1),
     Setting("scoring", "max_gap_hours", float, 6.0, "idle gap that ends a group of heavy tasks", low=0),
-    Setting("scoring", "half_life_days", float, 30.0, "days after which evidence counts half, attributed method", low=0.1,
+    Setting("scoring", "half_life_days", float, 60.0, "days after which evidence counts half, attributed method", low=0.1,
             high=36500),
     Setting("outcomes", "states", dict,
             {"COMPLETED": "right", "NODE_FAIL": "wrong", "BOOT_FAIL": "wrong", "FAILED": "wrong", "LAUNCH_FAILED": "wrong",

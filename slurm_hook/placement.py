@@ -20,7 +20,9 @@ GAMMA = 0.1  # softening of the fit: the best fit is 1/GAMMA
 PHI = 1.0  # exponent of the fit, attributed method
 BETA = 10.0  # exponent of the capability at full cost rank, attributed method
 RATIO_CAP = 50.0  # largest ratio between two candidates' probabilities, attributed method
-DOUBTFUL = 1.0 / 3.0  # relative capability under which a node drops out first, like a lemon, for a task of cost rank > 0
+STEEPNESS = 4.0  # the cost rank rises to 1 as this power of how far above the median a task's cost is
+DOUBTFUL = 1.0 / 3.0  # relative capability under which a node drops out first, like a lemon,
+COSTLY = 0.3  # for a task of a cost rank over this
 SACRIFICE = -0.3  # cost rank of the smallest tasks where they may take the worse nodes
 
 
@@ -95,14 +97,17 @@ def probabilities_attributed(
 def drops_out_first(lemon: bool, relative: float | None, rank: float) -> bool:
     """Whether a node is left out of the candidates of a task of this cost rank as long as enough others are there.
 
-    Lemons and nodes under a third of the typical capability, for tasks that are worth good nodes (rank above 0). Were they
-    left out for all tasks, they would be idle, and all that is left, when a large one comes.
+    Lemons and nodes under a third of the typical capability, for tasks that are worth good nodes (rank above COSTLY, the
+    costliest eighth). Were they left out for all tasks, they would be idle, and all that is left, when a large one comes.
     """
-    return rank > 0.0 and (lemon or (relative is not None and relative < DOUBTFUL))
+    return rank > COSTLY and (lemon or (relative is not None and relative < DOUBTFUL))
 
 
 def cost_rank(quantiles: Sequence[float], node_hours: float, *, sacrifice: bool = False) -> float:
     """How much a failure of this task would cost, against the site's recent jobs: 0 up to their median, rising to 1.
+
+    It rises steeply towards the end: the good nodes are few, and a task of middling cost that takes them leaves the others
+    to a large one.
 
     quantiles: node-hours (nodes × time limit) at evenly spaced percentiles from 0 to 100; empty: rank 1, as every task
     is then worth good nodes. With `sacrifice` the line goes on below the median, down to -0.3, so that small tasks leave
@@ -111,7 +116,8 @@ def cost_rank(quantiles: Sequence[float], node_hours: float, *, sacrifice: bool 
     if len(quantiles) < 2:
         return 1.0
     share = _percentile(quantiles, node_hours)
-    return max(2.0 * share - 1.0, SACRIFICE if sacrifice else 0.0)
+    above = 2.0 * share - 1.0
+    return above**STEEPNESS if above > 0.0 else max(above, SACRIFICE if sacrifice else 0.0)
 
 
 def draw(

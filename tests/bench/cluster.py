@@ -31,7 +31,7 @@ CAPACITY = 512_000.0
 LARGE = 8
 BACKFILL = 40  # how far down the queue backfill looks
 WEAR_HOURS = 7 * 24.0
-END, SUBMIT, BACK, OUTAGE, CHECK, NIGHT = range(6)
+END, SUBMIT, BACK, OUTAGE, CHECK, NIGHT, TURN = range(7)
 
 
 class Policy(Protocol):
@@ -84,7 +84,7 @@ class Cluster:
         p = world.parameters
         self.world, self.policy, self.now = world, policy, 0.0
         self.size, self.limit = world.size.tolist(), world.limit.tolist()  # lists: an element costs a tenth of an array's
-        self.idle = np.ones(p.nodes, bool)
+        self.idle, self.hazard = np.ones(p.nodes, bool), world.hazard.copy()
         self.busy_hours = np.zeros(p.nodes)
         self.busy_level = np.full(p.nodes, p.load)  # sustained load, for the wear
         self.level_at = np.zeros(p.nodes)
@@ -107,9 +107,11 @@ class Cluster:
         for kind, planned in ((OUTAGE, self.world.outages), (CHECK, self.world.checks)):
             for when, what in planned:
                 self._push(when, kind, what)
+        for number, turn in enumerate(self.world.turns):
+            self._push(turn[0], TURN, number)
         for day in range(1, int(p.days) + 1):
             self._push(day * 24.0, NIGHT, day)
-        handlers = (self._end, self._submit, self._back, self._outage, self._check, self._night)
+        handlers = (self._end, self._submit, self._back, self._outage, self._check, self._night, self._turn)
         while self.heap:
             self.now, kind, _, what = heapq.heappop(self.heap)
             if self.now > p.days * 24:
@@ -131,6 +133,10 @@ class Cluster:
 
     def _night(self, _: int) -> None:
         self.policy.night(self)
+
+    def _turn(self, number: int) -> None:
+        _, node, hazard = self.world.turns[number]
+        self.hazard[node] = hazard
 
     def _schedule(self) -> None:
         """Head of the queue first; behind a head that doesn't fit, jobs that don't delay it."""
@@ -166,7 +172,7 @@ class Cluster:
         nodes = self.policy.choose(self, job, np.flatnonzero(self.idle))
         self.idle[nodes] = False
         self.waits.append((self.now, self.now - submitted, int(w.size[job])))
-        hazard = w.hazard[nodes] * self._wear(nodes)
+        hazard = self.hazard[nodes] * self._wear(nodes)
         left = float(w.hours[job]) - saved
         own = float(w.own[job]) - saved if np.isfinite(w.own[job]) else np.inf
         planned = min(left, own)

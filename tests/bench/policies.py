@@ -7,8 +7,9 @@ import numpy as np
 from accounting import attribution, capability
 from accounting.blame import Model
 from accounting.lemons import find_lemons
-from slurm_hook.placement import BETA, DOUBTFUL, RATIO_CAP, cost_rank
+from slurm_hook.placement import BETA, COSTLY, DOUBTFUL, RATIO_CAP, cost_rank
 from tests.bench.cluster import CAPACITY, Cluster
+from tests.bench.world import BASE
 
 
 class Base:
@@ -65,7 +66,7 @@ class Knowing(Base):
     """Knows the true hazards. Costly jobs take the best idle nodes, those of no more than the median cost the worst."""
 
     def choose(self, cluster, job, idle):
-        order = np.argsort(cluster.world.hazard[idle], kind="stable")
+        order = np.argsort(cluster.hazard[idle], kind="stable")
         rank = rank_of(cluster, job)
         k = cluster.world.size[job]
         return idle[order[:k]] if rank > 0 else idle[order[::-1][:k]]
@@ -116,7 +117,7 @@ class Weighted(Base):
         if self.capability is None:
             return self.rng.permutation(idle)[:k]
         last = idle[:0]
-        if self.lemon is not None and rank > 0:  # `slurm_hook.placement.drops_out_first`
+        if self.lemon is not None and rank > COSTLY:  # `slurm_hook.placement.drops_out_first`
             out = (self.lemon | (self.capability < DOUBTFUL))[idle]
             idle, last = idle[~out], idle[out]
             if len(idle) <= k:
@@ -131,8 +132,8 @@ class KnowingDraw(Weighted):
     sacrifice = True
 
     def choose(self, cluster, job, idle):
-        self.capability = np.median(cluster.world.hazard) / cluster.world.hazard
-        self.lemon = cluster.world.bad
+        self.capability = np.median(cluster.hazard) / cluster.hazard
+        self.lemon = cluster.hazard > BASE * cluster.world.parameters.bad_factor[0] * 0.999
         return super().choose(cluster, job, idle)
 
 
@@ -143,14 +144,12 @@ class KnowingDrawFair(KnowingDraw):
 
 
 class Attributed(Weighted):
-    """Part B, learning every second night from what accounting shows."""
+    """Part B, learning each night from what accounting shows."""
 
     sacrifice = True
     model = Model()
 
     def night(self, cluster):
-        if round(cluster.now / 24) % 2:  # halves the simulation's time; the product scores each night
-            return
         history = cluster.history()
         scored = attribution.attribute(history, model=self.model)
         self.capability = scored.capability / np.median(scored.capability)

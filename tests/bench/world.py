@@ -6,7 +6,6 @@ exponential that decides after how much hazard a node kills it (common random nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +43,7 @@ class Parameters:
     outages_per_switch_day: float = 0.0  # a switch takes every job that touches it
     hangs: float = 0.0  # share of invisible node failures that hang the job until its limit
     cycling: float = 0.0  # health checks that drain and resume a bad node, per day
+    turning: float = 0.0  # share of bad nodes that a silent repair heals in the middle half, while another turns bad
     storms: float = 0.0  # share of own errors that are submitted again at once, 4 to 7 times
 
 
@@ -54,6 +54,7 @@ WORLDS: dict[str, dict[str, float]] = {
     "cycling": {"cycling": 0.5},
     "storms": {"storms": 0.05},
     "late errors": {"late_errors": 1.0},
+    "turning": {"turning": 1.0},
 }
 
 
@@ -64,9 +65,10 @@ def parameters(world: str = "plain", **changes: float) -> Parameters:
 
 @dataclass(frozen=True)
 class World:
-    """Arrays over nodes: hazard (per hour), bad. Arrays over jobs: submit, size, hours, limit, utilization, user, work,
-    own (hours after which the job's own error ends it; inf), repeats (of a storm). Arrays over (job, attempt): fatal (unit
-    exponential), whose and seen (uniform). outages: (time, switch); checks: (time, node)."""
+    """Arrays over nodes: hazard (per hour, at the start), bad (at the end). Arrays over jobs: submit, size, hours, limit,
+    utilization, user, work, own (hours after which the job's own error ends it; inf), repeats (of a storm). Arrays over
+    (job, attempt): fatal (unit exponential), whose and seen (uniform). outages: (time, switch); checks: (time, node);
+    turns: (time, node, hazard)."""
 
     parameters: Parameters
     seed: int
@@ -86,6 +88,7 @@ class World:
     seen: np.ndarray
     outages: list[tuple[float, int]]
     checks: list[tuple[float, int]]
+    turns: list[tuple[float, int, float]]
 
 
 def make(p: Parameters, seed: int) -> World:
@@ -104,15 +107,25 @@ def make(p: Parameters, seed: int) -> World:
         (float(rng.uniform(0, span)), s) for s in range(switches) for _ in range(rng.poisson(p.outages_per_switch_day * p.days))
     ]
     checks = [(float(rng.uniform(0, span)), int(i)) for i in np.flatnonzero(bad) for _ in range(rng.poisson(p.cycling * p.days))]
+    turns, bad = _turns(p, np.random.default_rng([seed, 3]), hazard, bad)
     return World(
         p, seed, hazard, bad, **jobs,
         fatal=rng.exponential(1.0, (n, ATTEMPTS)), whose=rng.random((n, ATTEMPTS)), seen=rng.random((n, ATTEMPTS)),
-        outages=outages, checks=checks,
+        outages=outages, checks=checks, turns=turns,
     )  # fmt: skip
 
 
-def _planned(rng: np.random.Generator, members: Iterable[int], mean: float, span: float) -> list[tuple[float, int]]:
-    return [(float(rng.uniform(0, span)), i) for i in members for _ in range(rng.poisson(mean))]
+def _turns(
+    p: Parameters, rng: np.random.Generator, hazard: np.ndarray, bad: np.ndarray
+) -> tuple[list[tuple[float, int, float]], np.ndarray]:
+    """Bad nodes that heal while others turn bad, and who is bad at the end."""
+    healed = np.flatnonzero(bad & (rng.random(len(bad)) < p.turning))
+    fresh = rng.choice(np.flatnonzero(~bad), len(healed), replace=False)
+    when = p.days * 24 * rng.uniform(0.25, 0.75, len(healed))
+    bad = bad.copy()
+    bad[healed], bad[fresh] = False, True
+    turns = [(float(t), int(i), float(hazard[j])) for t, a, b in zip(when, healed, fresh) for i, j in ((a, b), (b, a))]
+    return turns, bad
 
 
 def _jobs(p: Parameters, rng: np.random.Generator) -> dict[str, np.ndarray]:

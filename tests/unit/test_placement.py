@@ -145,8 +145,10 @@ QUANTILES = [float(x) for x in range(21)]
         (0, 0, -0.3),
         (5, 0, -0.3),
         (10, 0, 0),
-        (12.5, 0.25, 0.25),
-        (15, 0.5, 0.5),
+        (9, 0, -0.1),
+        (12.5, 0.25**4, 0.25**4),
+        (15, 0.5**4, 0.5**4),
+        (19, 0.9**4, 0.9**4),
         (20, 1, 1),
         (99, 1, 1),
     ],
@@ -158,7 +160,8 @@ def test_cost_rank(node_hours, rank, with_sacrifice):
 
 @pytest.mark.parametrize(
     ("lemon", "relative", "rank", "expected"),
-    [(True, 1.0, 0.5, True), (True, 1.0, 0.0, False), (True, 1.0, -0.3, False), (False, 0.3, 0.1, True),
+    [(True, 1.0, 0.5, True), (True, 1.0, 0.0, False), (True, 1.0, -0.3, False), (False, 0.3, 0.31, True),
+     (True, 1.0, 0.3, False), (False, 0.3, 0.3, False),
      (False, 0.34, 1.0, False), (False, None, 1.0, False), (True, None, 1.0, True)],
 )  # fmt: skip
 def test_who_drops_out_first(lemon, relative, rank, expected):
