@@ -59,8 +59,8 @@ class Run:
 
 @dataclass
 class Ledger:
-    """Growing history: fresh rows (nodes, then job, start, end, outcome, named culprit, true culprit), and those packed
-    before as arrays: nodes of all attempts, and one row of numbers per attempt with how many nodes it had."""
+    """Growing history: rows (nodes, then job, start, end, outcome, named culprit, true culprit), and as arrays what was
+    packed of them: nodes of all attempts, and one row of numbers per attempt with how many nodes it had."""
 
     rows: list[tuple[np.ndarray, int, float, float, int, int, int]] = field(default_factory=list)
     nodes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -69,11 +69,10 @@ class Ledger:
 
     def packed(self) -> tuple[np.ndarray, np.ndarray]:
         """Nodes and numbers of all rows so far."""
-        if self.rows:
-            fresh = np.array([(*row[1:], len(row[0])) for row in self.rows])
-            self.numbers = np.concatenate([self.numbers, fresh])
-            self.nodes = np.concatenate([self.nodes, *(row[0] for row in self.rows)]).astype(np.int32)
-            self.rows = []
+        fresh = self.rows[len(self.numbers) :]
+        if fresh:
+            self.numbers = np.concatenate([self.numbers, np.array([(*row[1:], len(row[0])) for row in fresh])])
+            self.nodes = np.concatenate([self.nodes, *(row[0] for row in fresh)]).astype(np.int32)
         return self.nodes, self.numbers
 
 

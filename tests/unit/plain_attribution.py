@@ -155,7 +155,7 @@ def shape_of(known, exposure):
     mean = sum(known[i] for i in busy) / sum(exposure[i] for i in busy) if busy else 0.0
     for step in range(120):
         a = 0.05 * (20 / 0.05) ** (step / 119)
-        value = -0.5 * (math.log(a / 0.22) / 0.2) ** 2
+        value = -0.5 * (math.log(a / 0.23) / 0.2) ** 2
         if mean > 0:
             value += sum(log_gamma_poisson(known[i], exposure[i], mean, a) for i in busy)
         if value > best:
@@ -163,7 +163,7 @@ def shape_of(known, exposure):
     return where
 
 
-def attribute(tasks, attempts, nodes, events, as_of, window_start, threshold, overload=0.9, max_gap=6.0, half_life_days=30.0):
+def attribute(tasks, attempts, nodes, events, as_of, window_start, threshold, overload=0.9, max_gap=6.0, half_life_days=60.0):
     """hazard, charged, breakdown, capability per node; blame {(job, node): share}, own {job: share}; prior shape."""
     half_life, n = half_life_days * 86400.0, len(nodes)
     fade = lambda t: 0.5 ** ((as_of - t) / half_life)  # noqa: E731
