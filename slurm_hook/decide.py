@@ -356,7 +356,8 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     request = case.requests[0]
     total = total_demand(case, request)
     startable = _startable(case, request, field)
-    kept = [i for i in startable if field.bad[i] not in ("lemon", "suspect")]
+    out = ("lemon", "suspect") if _lemons_out(case, field) else ("suspect",)
+    kept = [i for i in startable if field.bad[i] not in out]
     pool_of = _draw(case, field, _firm(case, field, kept, total), total)
     if isinstance(pool_of, str):
         return base._replace(reason=pool_of, candidates=_listing(field, startable))
@@ -368,6 +369,12 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
         excludes=tuple(sorted(set(_others(case, request)) - names - user)), nodes=len(pool) if total else 0,
         candidates=_listing(field, startable, probability, demand), demand=total or demand, rank=rank,
     )  # fmt: skip
+
+
+def _lemons_out(case: Case, field: _Field) -> bool:
+    """Whether lemons are no candidates of this job: where it is worth good nodes. A cheap one may get them, as from Slurm
+    itself; were lemons left out for all, they would stay idle and be all that is left when a large job comes."""
+    return case.scores.method == "published" or placement.drops_out_first(True, None, _rank(case, field))
 
 
 def _firm(case: Case, field: _Field, kept: list[int], total: float) -> list[int]:

@@ -62,6 +62,26 @@ def test_the_same_seed_draws_the_same_pool_and_others_spread():
     assert len({decide.decide(case(seed=seed)).pool for seed in range(40)}) > 3
 
 
+@pytest.mark.parametrize(
+    ("quantiles", "method", "kept_out"),
+    [((), "attributed", True), ((1e6, 2e6), "attributed", False), ((1e6, 2e6), "published", True)],
+)
+def test_a_lemon_is_a_candidate_of_cheap_jobs_only(quantiles, method, kept_out):
+    """Were it left out for all, it would be idle, and all that is left when a large job comes."""
+    made = case(bad=("gpu03",), method=method)
+    made = made._replace(scores=made.scores._replace(cost_quantiles=quantiles))
+    pools = [decide.decide(made._replace(seed=seed)) for seed in range(60)]
+    assert {d.action for d in pools} == {"steer"}
+    assert any("gpu03" in d.pool for d in pools) is not kept_out
+
+
+def test_a_suspect_is_left_out_even_for_cheap_jobs():
+    suspect = NodeScore("gpu03", capability=1.0, relative=1.0, suspect_until=NOW + 60)
+    made = case(scores={"gpu03": suspect}, method="attributed")
+    made = made._replace(scores=made.scores._replace(cost_quantiles=(1e6, 2e6)))
+    assert not any("gpu03" in decide.decide(made._replace(seed=seed)).pool for seed in range(60))
+
+
 def _doubtful(names):
     return {name: NodeScore(name, capability=0.3, relative=0.3) for name in names}
 
