@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from . import drawing, feasible, mark, placement, topology
+from .case import Candidate, Case, Decision
 from .errors import PlacementError, RequestError, SnapshotError
 from .light import TYPE_CHECKING, Record
 from .snapshot import NodeScore
@@ -19,70 +20,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .cluster import Node
-    from .config import Settings
-    from .directives import Directives
     from .feasible import Need
     from .request import Request
-    from .snapshot import Live, Scores
+    from .snapshot import Live
 
 _UNKNOWN = NodeScore("")  # of a node that came after the scores
 AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
 RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
 
 
-class Candidate(Record):
-    """A node that could hold the job: free capacity (MiB), fit, capability (None: takes the median), probability of the
-    draw (0 where it isn't drawn from), startable now, and what speaks against it."""
-
-    name: str
-    capacity: float
-    fit: float = 0.0
-    capability: float | None = None
-    probability: float = 0.0
-    startable: bool = False
-    against: str = ""
-
-
-class Decision(Record):
-    """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
-    nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
-    more; seed, snapshot: replay the draw; ours: to be marked though there is nothing to do yet."""
-
-    action: str
-    reason: str
-    excludes: tuple[str, ...] = ()
-    pool: tuple[str, ...] = ()
-    nodes: int = 0
-    candidates: tuple[Candidate, ...] = ()
-    demand: float = 0.0
-    rank: float = 0.0
-    seed: int = 0
-    snapshot: str = ""
-    ours: bool = False
-
-
-class Case(Record):
-    """Everything that a decision rests on; `decide` adds nothing of its own.
-
-    requests: one per het component; nodes: live, by name; live: None where dispatch isn't heard of; seed: of the draw;
-    memo: shared by cases that have scores, settings, nodes, live's partitions and `now` in common (a pass of dispatch),
-    so that what depends on these alone is worked out once; candidates of mode avoid aren't listed then.
-    """
-
-    requests: tuple[Request, ...]
-    directives: Directives
-    scores: Scores
-    settings: Settings
-    nodes: Mapping[str, Node]
-    live: Live | None
-    now: float
-    seed: int
-    mode: str = ""
-    memo: dict[Any, Any] | None = None
-
-
 class _Field(Record):
-    """Candidates of one component: positions match in all lists."""
+    """Candidates of one component: positions match in all lists. without: some that the user excludes, still among them;
+    kind: what the candidates depend on, these apart."""
 
     names: tuple[str, ...]
     capacity: tuple[float, ...]
@@ -92,6 +41,8 @@ class _Field(Record):
     bad: tuple[str, ...]
     least: int
     need: Need
+    without: tuple[str, ...] = ()
+    kind: tuple[Any, ...] = ()
 
     def only(self, kept: Sequence[int]) -> _Field:
         """The candidates at these positions."""
@@ -111,7 +62,9 @@ def decide(case: Case) -> Decision:
         _check(case)
         if in_control_group(case, mode):
             return base._replace(action="control", reason="control group")
-        fields = [_candidates(case, request) for request in case.requests]
+        # where many are decided at once the user's excludes are taken from sums, not from lists of thousands
+        lean = case.memo is not None and mode == "avoid"
+        fields = [_candidates(case, request, lean and request.nodes_given) for request in case.requests]
         obstacle = "" if mode in ("steer", "observe") else f"mode {mode}"
         obstacle = obstacle or why_not_steer(case)
         if not obstacle:
@@ -188,14 +141,19 @@ def _partition(case: Case, request: Request) -> str:
     return next((name for name, facts in case.live.partitions.items() if facts.get("default")), "")
 
 
-def _candidates(case: Case, request: Request) -> _Field:
+def _candidates(case: Case, request: Request, lean: bool = False) -> _Field:
     """Nodes that could hold the component at all, with what the draw needs of them."""
     field = _all_candidates(case, request)
-    if request.exclude:
+    there = len(field.names)
+    if request.exclude and lean:
+        field = field._replace(without=request.exclude)
+        there -= len(_places(case, request, field).keys() & {*request.exclude})
+    elif request.exclude:
         excluded = set(request.exclude)
         field = field.only([i for i, name in enumerate(field.names) if name not in excluded])
-    if len(field.names) < max(1, field.least):
-        raise PlacementError(f"{len(field.names)} nodes could hold this, {max(1, field.least)} are needed")
+        there = len(field.names)
+    if there < max(1, field.least):
+        raise PlacementError(f"{there} nodes could hold this, {max(1, field.least)} are needed")
     return field
 
 
@@ -205,8 +163,13 @@ def _all_candidates(case: Case, request: Request) -> _Field:
     if not request.nodes_given or case.memo is None:
         return _field(case, request)
     need = feasible.need_per_node(request, request.nodes_min)
-    field: _Field = _once(case, ("field", partition, request.constraint, need), lambda: _field(case, request))
-    return field._replace(least=request.nodes_min)
+    sizes = _once(
+        case, ("sizes", partition), lambda: {feasible.size(case.nodes[name]): case.nodes[name] for name in _others(case, request)}
+    )
+    # jobs of many sizes fit on nodes of few
+    kind = partition, request.constraint, frozenset(size for size, node in sizes.items() if feasible.can_hold(node, need))
+    field: _Field = _once(case, ("field", kind), lambda: _field(case, request))
+    return field._replace(least=request.nodes_min, need=need, kind=kind)
 
 
 def _once(case: Case, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
@@ -220,7 +183,7 @@ def _once(case: Case, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
 
 def _field(case: Case, request: Request) -> _Field:
     excluded = set() if request.nodes_given else set(request.exclude)  # a count of ours rests on what is left
-    good = _by_kind(lambda node: node.usable)
+    good = feasible.by_kind(lambda node: node.usable)
     usable = {name: case.nodes[name] for name in _others(case, request) if good(case.nodes[name]) and name not in excluded}
     if request.constraint:
         usable = {name: usable[name] for name in feasible.by_constraint(usable, request.constraint)}
@@ -232,7 +195,7 @@ def _field(case: Case, request: Request) -> _Field:
             largest = max(node.cpus for node in usable.values()), max(node.gpus for node in usable.values())
             count = 0 if demand else feasible.least_nodes(request, *largest)
         need = feasible.need_per_node(request, max(1, count))
-    holds, free = _by_kind(lambda node: feasible.can_hold(node, need)), _by_kind(lambda node: _free(case, node))
+    holds, free = feasible.by_kind(lambda node: feasible.can_hold(node, need)), feasible.by_kind(lambda node: _free(case, node))
     names = tuple(sorted(name for name, node in usable.items() if holds(node)))
     scores = [case.scores.nodes.get(name, _UNKNOWN) for name in names]
     return _Field(
@@ -240,21 +203,6 @@ def _field(case: Case, request: Request) -> _Field:
         tuple([s.relative for s in scores]), tuple([s.switch for s in scores]),
         tuple([_bad(s, case.now) for s in scores]), count, need,
     )  # fmt: skip
-
-
-def _by_kind(work: Callable[[Node], Any]) -> Callable[[Node], Any]:
-    """The same function, worked out once for all nodes that only differ by name."""
-    known: dict[int, Any] = {}
-
-    def remembered(node: Node) -> Any:
-        kind = node.kind
-        if kind < 0:
-            return work(node)
-        if kind not in known:
-            known[kind] = work(node)
-        return known[kind]
-
-    return remembered
 
 
 def total_demand(case: Case, request: Request) -> float:
@@ -416,41 +364,59 @@ def _pool_size(request: Request, count: int, there: int) -> int:
 
 def _startable(case: Case, request: Request, field: _Field) -> list[int]:
     """Positions of the candidates on which the job could start now (promise 2)."""
-    live = case.live
-    blocked: set[str] = set()
-    if live is not None:
-        blocked |= feasible.reserved(live.reservations, case.now, _minutes(case, request))
-        blocked |= _recently_given(live, case.now)
-
-    roomy = _roomy(case, request, field)
+    roomy, blocked = _roomy(case, request, field), _blocked(case, request)
     return [i for i, name in enumerate(field.names) if name in roomy and name not in blocked]
+
+
+def _blocked(case: Case, request: Request) -> frozenset[str]:
+    """Nodes given to others a moment ago, or reserved for what the job would run into."""
+    live = case.live
+    if live is None:
+        return frozenset()
+    given: frozenset[str] = _once(case, ("given", live.pools), lambda: _recently_given(live, case.now))
+    ahead = feasible.reserved(live.reservations, case.now, _minutes(case, request))
+    return given | ahead if ahead else given
 
 
 def _roomy(case: Case, request: Request, field: _Field) -> frozenset[str]:
     """Candidates with room right now. What the user excludes is no matter here, so a pass works it out once."""
-
-    def work() -> frozenset[str]:
-        return frozenset(
-            name for name in _all_candidates(case, request).names if feasible.can_start(case.nodes[name], field.need)
-        )
-
-    if request.nodes_given and case.memo is not None:
-        found: frozenset[str] = _once(case, ("roomy", *_kind(case, request, field)), work)
-        return found
-    starts = _by_kind(lambda node: feasible.can_start(node, field.need))
-    return frozenset([name for name in field.names if starts(case.nodes[name])])
+    if not field.kind:
+        starts = feasible.by_kind(lambda node: feasible.can_start(node, field.need))
+        return frozenset([name for name in field.names if starts(case.nodes[name])])
+    loads, able = _loads(case, request, field), _able(case, request, field)
+    found: frozenset[str] = _once(case, ("roomy", field.kind, able), lambda: frozenset(n for load in able for n in loads[load]))
+    return found
 
 
-def _kind(case: Case, request: Request, field: _Field) -> tuple[Any, ...]:
-    """What the candidates depend on, the user's excludes apart."""
-    return _partition(case, request), request.constraint, field.need
+def _loads(case: Case, request: Request, field: _Field) -> dict[tuple[Any, ...], list[str]]:
+    """Candidates that take jobs now, by what runs there: all that are loaded alike can start a job, or none."""
+
+    def work() -> dict[tuple[Any, ...], list[str]]:
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for name in _all_candidates(case, request).names:
+            node = case.nodes[name]
+            if node.open and (node.idle or not idle):
+                alike.setdefault(feasible.load(node), []).append(name)
+        return alike
+
+    idle = field.need.alone or field.need.whole
+    found: dict[tuple[Any, ...], list[str]] = _once(case, ("loads", field.kind, idle), work)
+    return found
 
 
-def _of_field(case: Case, request: Request, field: _Field, what: str, work: Callable[[], Any]) -> Any:
+def _able(case: Case, request: Request, field: _Field) -> frozenset[tuple[Any, ...]]:
+    """The loads under which a node can start the job; none where that isn't worked out for many."""
+    if not field.kind:
+        return frozenset()
+    loads = _loads(case, request, field)
+    return frozenset(load for load, names in loads.items() if feasible.can_start(case.nodes[names[0]], field.need))
+
+
+def _of_field(case: Case, request: Request, field: _Field, what: Any, work: Callable[[], Any]) -> Any:
     """What follows from the candidates alone: worked out once where no exclude of the user's makes them special."""
-    if request.exclude or not request.nodes_given:
+    if not field.kind or (request.exclude and not field.without):
         return work()
-    return _once(case, (what, *_kind(case, request, field)), work)
+    return _once(case, (what, field.kind), work)
 
 
 def _minutes(case: Case, request: Request) -> float | None:
@@ -460,10 +426,10 @@ def _minutes(case: Case, request: Request) -> float | None:
     return float(limit) if limit is not None else None
 
 
-def _recently_given(live: Live, now: float) -> set[str]:
+def _recently_given(live: Live, now: float) -> frozenset[str]:
     from . import hostlist  # noqa: PLC0415 - only where pools were given lately
 
-    return {name for given, folded in live.pools if now - given < RECENT_POOL for name in hostlist.expand(folded)}
+    return frozenset(name for given, folded in live.pools if now - given < RECENT_POOL for name in hostlist.expand(folded))
 
 
 def _others(case: Case, request: Request) -> list[str]:
@@ -483,6 +449,9 @@ def _avoid(case: Case, fields: Sequence[_Field], base: Decision, obstacle: str) 
     first = case.requests[0]
     most = max(1, int(len(_others(case, first)) * case.settings["steer.max_excluded"]))
     worst = _of_field(case, first, fields[0], "worst", lambda: _worst_first(fields)) if len(fields) == 1 else _worst_first(fields)
+    if fields[0].without:
+        own = set(fields[0].without)
+        worst = [name for name in worst if name not in own]
     excluded = spared(worst, most, [_spare(case, request, field) for request, field in zip(case.requests, fields)])
     listing = _listing(fields[0], _startable(case, first, fields[0])) if case.memo is None else ()
     if not excluded:  # a node that turns bad while the job waits can be avoided then
@@ -501,13 +470,22 @@ def _worst_first(fields: Sequence[_Field]) -> list[str]:
 
 
 def _spare(case: Case, request: Request, field: _Field) -> Spare:
-    weights = (1.0,) * len(field.names)
+    def opened() -> tuple[frozenset[int], dict[str, int]]:
+        startable = _startable(case, request, field)
+        return frozenset(startable), topology.count_by_leaf([field.leaves[i] for i in startable])
+
+    open_now, open_sums = _of_field(case, request, field, ("open", _blocked(case, request), _able(case, request, field)), opened)
     return Spare(
-        leaves=field.leaves, weights=weights, startable=_startable(case, request, field),
-        enough=lambda s: s >= max(1, field.least),
-        at=_of_field(case, request, field, "at", lambda: {name: i for i, name in enumerate(field.names)}),
-        sums=_of_field(case, request, field, "sums", lambda: topology.by_leaf(field.leaves, weights)),
+        leaves=field.leaves, at=_places(case, request, field), open_now=open_now, open_sums=open_sums,
+        sums=_of_field(case, request, field, "sums", lambda: topology.count_by_leaf(field.leaves)),
+        least=max(1, field.least), without=field.without,
     )  # fmt: skip
+
+
+def _places(case: Case, request: Request, field: _Field) -> dict[str, int]:
+    """Position of each candidate."""
+    found: dict[str, int] = _of_field(case, request, field, "at", lambda: {name: i for i, name in enumerate(field.names)})
+    return found
 
 
 def _listing(

@@ -12,7 +12,8 @@ from .errors import RequestError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from .cluster import Node
     from .request import Request
@@ -77,6 +78,31 @@ def can_start(node: Node, need: Need) -> bool:
         and node.mem - node.mem_used >= need.mem
         and node.gpus - node.gpus_used >= need.gpus
     )
+
+
+def by_kind(work: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    """The same function, worked out once for all nodes that only differ by name."""
+    known: dict[int, Any] = {}
+
+    def remembered(node: Node) -> Any:
+        kind = node.kind
+        if kind < 0:
+            return work(node)
+        if kind not in known:
+            known[kind] = work(node)
+        return known[kind]
+
+    return remembered
+
+
+def size(node: Node) -> tuple[Any, ...]:
+    """What decides whether a node can hold a job."""
+    return node.cpus, node.mem, node.gpus, node.gpu_type
+
+
+def load(node: Node) -> tuple[Any, ...]:
+    """What decides whether a node that takes jobs can start one now."""
+    return *size(node), node.idle, node.cpus_used, node.mem_used, node.gpus_used
 
 
 def reserved(reservations: Iterable[Reservation], now: float, minutes: float | None) -> frozenset[str]:

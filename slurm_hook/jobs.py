@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from . import commands, hostlist, mark
 from .errors import HostlistError, SlurmError
@@ -25,6 +26,9 @@ _WHOLE = re.compile(r"\d+")
 PAST_FIELDS = 8
 _ASKED = re.compile(r"(?:^|\s)(?:--depe[a-z]*(?:=|\s+)|-d\s*)[\"']?(\S+)")  # --dependency and its abbreviations
 _DEPENDENCY = re.compile(r"(after[a-z]*):(\d+)(?:_(\d+|\*))?(?:\+\d+)?(?:\((\w+)\))?")
+
+
+_marked = lru_cache(maxsize=16384)(mark.parse)  # a pass looks at each job several times
 
 
 class Details(Record):
@@ -102,7 +106,7 @@ class Job(Record):
 
     @property
     def mark(self) -> mark.Mark | None:
-        return mark.parse(self.comment)
+        return _marked(self.comment)
 
 
 # squeue's letter, field, converter; comment and name are free text and last

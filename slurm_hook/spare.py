@@ -1,4 +1,4 @@
-"""Which of the worst nodes a job can do without. Pure; running sums, so that each further node costs little."""
+"""Which of the worst nodes a job can do without. Pure; running counts, so that each further node costs little."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ from . import topology
 from .light import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Spare:
     """What is left of one component's candidates by leaf switch while nodes are taken away.
 
-    leaves, weights: of the candidates by position; at: position by name; startable: positions on which the job could start
-    now; sums: of all weights by leaf; enough: whether a summed weight holds the job.
+    leaves: of the candidates by position; at: position by name; open_now: positions on which the job could start now;
+    sums, open_sums: counts of all, and of these, by leaf; least: nodes that the job needs; without: names that are no
+    candidates from the outset.
     """
 
     def __init__(
-        self, *, leaves: Sequence[str], weights: Sequence[float], at: Mapping[str, int], startable: Sequence[int],
-        sums: Mapping[str, float], enough: Callable[[float], bool],
+        self, *, leaves: Sequence[str], at: Mapping[str, int], open_now: frozenset[int], sums: Mapping[str, int],
+        open_sums: Mapping[str, int], least: int, without: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        self.leaves, self.weights, self.at, self.enough = leaves, weights, at, enough
-        self.open = set(startable)
-        self.left = dict(sums)
-        self.left_open = topology.by_leaf([leaves[i] for i in startable], [weights[i] for i in startable])
-        self.fewest = topology.fewest_leaves(self.left, enough)
-        self.starts = topology.fewest_leaves(self.left_open, enough) > 0
+        self.leaves, self.at, self.open, self.least = leaves, at, open_now, least
+        self.left, self.left_open = dict(sums), dict(open_sums)
+        self.take(without)
+        self.fewest = self._leaves(self.left)
+        self.starts = self._leaves(self.left_open) > 0
 
-    def take(self, names: Iterable[str], sign: float = -1.0) -> None:
+    def _leaves(self, counts: Mapping[str, int]) -> int:
+        return topology.fewest_leaves(counts, lambda total: total >= self.least)
+
+    def take(self, names: Iterable[str], sign: int = -1) -> None:
         """Take nodes away; those that are no candidates don't count."""
         for name in names:
             i = self.at.get(name)
             if i is not None:
-                self.left[self.leaves[i]] += sign * self.weights[i]
+                self.left[self.leaves[i]] += sign
                 if i in self.open:
-                    self.left_open[self.leaves[i]] += sign * self.weights[i]
+                    self.left_open[self.leaves[i]] += sign
 
     def give_back(self, names: Iterable[str]) -> None:
         """Undo `take`."""
-        self.take(names, 1.0)
+        self.take(names, 1)
 
     def holds(self) -> bool:
         """The job has lost neither its feasibility, nor its start now, nor a smaller set of switches."""
-        leaves = topology.fewest_leaves(self.left, self.enough)
+        leaves = self._leaves(self.left)
         if leaves == 0 or leaves > self.fewest:
             return False
-        return not self.starts or topology.fewest_leaves(self.left_open, self.enough) > 0
+        return not self.starts or self._leaves(self.left_open) > 0
 
 
 def spared(worst: Sequence[str], most: int, components: Sequence[Spare]) -> list[str]:

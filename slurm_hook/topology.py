@@ -16,6 +16,14 @@ def by_leaf(leaves: Sequence[str], weights: Sequence[float]) -> dict[str, float]
     return sums
 
 
+def count_by_leaf(leaves: Sequence[str]) -> dict[str, int]:
+    """Nodes below each leaf switch."""
+    counts: dict[str, int] = {}
+    for leaf in leaves:
+        counts[leaf] = counts.get(leaf, 0) + 1
+    return counts
+
+
 def fewest_leaves(sums: Mapping[str, float], enough: Callable[[float], bool]) -> int:
     """The least number of leaf switches whose summed weight is enough; 0 where all together are not."""
     total = 0.0

@@ -39,11 +39,23 @@ def stages(count):
     return found
 
 
+def of_many_sizes(found):
+    """No two stages ask for the same memory and CPUs."""
+    rng = random.Random(8)
+    return [
+        job._replace(
+            details=job.details._replace(mem=job.nodes * float(rng.randrange(1000, 500_000)), cpus=job.nodes * (i % 31 + 1))
+        )
+        for i, job in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize("shaped", [list, of_many_sizes], ids=["few sizes", "each its own size"])
 @pytest.mark.parametrize("busy", [1.0, 0.7, 0.0], ids=["full", "busy", "empty"])
-def test_a_thousand_stages_on_ten_thousand_nodes_take_under_two_seconds(busy):
+def test_a_thousand_stages_on_ten_thousand_nodes_take_under_two_seconds(busy, shaped):
     there = machine(busy)
     lemons = set(random.Random(7).sample(sorted(there), 100))
-    made = world(stages(1000), there=there, lemons=lemons)
+    made = world(shaped(stages(1000)), there=there, lemons=lemons)
     part = {"nodes": "", "default": False, "max_time": None, "state": "UP"}
     made = made._replace(live=made.live._replace(partitions={name: part for name in ("part0", "part1", "part2", "part3", "all")}))
     begun = time.process_time()

@@ -1,0 +1,66 @@
+"""What a decision rests on, and what it is: the records that `decide` takes and gives."""
+
+from __future__ import annotations
+
+from .light import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from .cluster import Node
+    from .config import Settings
+    from .directives import Directives
+    from .request import Request
+    from .snapshot import Live, Scores
+
+
+class Candidate(Record):
+    """A node that could hold the job: free capacity (MiB), fit, capability (None: takes the median), probability of the
+    draw (0 where it isn't drawn from), startable now, and what speaks against it."""
+
+    name: str
+    capacity: float
+    fit: float = 0.0
+    capability: float | None = None
+    probability: float = 0.0
+    startable: bool = False
+    against: str = ""
+
+
+class Decision(Record):
+    """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
+    nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
+    more; seed, snapshot: replay the draw; ours: to be marked though there is nothing to do yet."""
+
+    action: str
+    reason: str
+    excludes: tuple[str, ...] = ()
+    pool: tuple[str, ...] = ()
+    nodes: int = 0
+    candidates: tuple[Candidate, ...] = ()
+    demand: float = 0.0
+    rank: float = 0.0
+    seed: int = 0
+    snapshot: str = ""
+    ours: bool = False
+
+
+class Case(Record):
+    """Everything that a decision rests on; `decide` adds nothing of its own.
+
+    requests: one per het component; nodes: live, by name; live: None where dispatch isn't heard of; seed: of the draw;
+    memo: shared by cases that have scores, settings, nodes, live's partitions and `now` in common (a pass of dispatch),
+    so that what depends on these alone is worked out once; candidates of mode avoid aren't listed then.
+    """
+
+    requests: tuple[Request, ...]
+    directives: Directives
+    scores: Scores
+    settings: Settings
+    nodes: Mapping[str, Node]
+    live: Live | None
+    now: float
+    seed: int
+    mode: str = ""
+    memo: dict[Any, Any] | None = None
