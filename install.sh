@@ -2,6 +2,9 @@
 # Installs slurm-workhorse on a site, or tries it here. `./install.sh --help` lists everything.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# a closed stream would become whatever file is opened next
+{ : >&1; } 2>/dev/null || exec >/dev/null
+{ : >&2; } 2>/dev/null || exec 2>/dev/null
 
 usage() {
     cat <<'TXT'
@@ -64,6 +67,7 @@ ensure_venv() {
     local stamp=$venv/.complete wanted
     wanted=$({ "$python" -V; requirements "$@"; } | cksum)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then return; fi
+    [ -w "$top" ] || die "$top can't be written by $(id -un): copy the checkout to a folder of yours and run it there"
     printf 'Building the Python environment in %s …\n' "$venv"
     rm -rf "$venv"
     trap 'rm -rf "$venv"; exit 130' INT TERM
@@ -79,10 +83,17 @@ ensure_venv() {
     trap - INT TERM
 }
 
+# Where byte code and other tools' caches go: into the environment, so that a run leaves nothing in the checkout.
+find_cache() {
+    cache=$venv
+    [ -w "$venv" ] && return
+    cache=$(mktemp -d)
+    trap 'rm -rf "$cache"' EXIT
+}
+
 in_venv() {
-    # byte code goes into the environment, so that a run leaves nothing in the checkout
-    cd "$top" && PYTHONPYCACHEPREFIX="$venv/pycache" RUFF_CACHE_DIR="$venv/ruff" \
-        HYPOTHESIS_STORAGE_DIRECTORY="$venv/hypothesis" PATH="$venv/bin:$PATH" "$@"
+    cd "$top" && PYTHONPYCACHEPREFIX="$cache/pycache" RUFF_CACHE_DIR="$cache/ruff" MYPY_CACHE_DIR="$cache/mypy" \
+        HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis" PATH="$venv/bin:$PATH" "$@"
 }
 
 # --- demo and test ------------------------------------------------------------------------------------------------
@@ -90,21 +101,34 @@ in_venv() {
 need_root() { [ "$(id -u)" = 0 ] || die "$1 starts a Slurm of its own and makes test users: run it as root"; }
 
 run_demo() {
+    ensure_python
+    (cd "$top" && "$python" -B -m tests.demo_options "$@") || exit
+    case " $* " in *" --help "* | *" -h "*) return;; esac
     need_root demo
     ensure_venv accounting test
-    case " $* " in *" --help "* | *" -h "*) ;; *) (in_venv "$venv/bin/python" -m tests.sandbox packages) || exit 1;; esac
+    find_cache
+    (in_venv "$venv/bin/python" -m tests.sandbox packages) || exit 1
     cd "$top"
-    export PYTHONPYCACHEPREFIX="$venv/pycache" PATH="$venv/bin:$PATH"
+    export PYTHONPYCACHEPREFIX="$cache/pycache" PATH="$venv/bin:$PATH"
     exec "$venv/bin/python" -m tests.demo "$@"
 }
 
 run_lint() {
     in_venv "$venv/bin/ruff" check .
     in_venv "$venv/bin/ruff" format --check .
-    in_venv "$venv/bin/mypy" --cache-dir "$venv/mypy"
+    in_venv "$venv/bin/mypy"
 }
 
-run_pytest() { in_venv "$venv/bin/python" -m pytest -p no:cacheprovider "$@"; }
+# Runs FOLDER, or what the other words name of it.
+run_pytest() {
+    local folder=$1 word
+    shift
+    for word in "$@"; do
+        if [ -e "$top/${word%%::*}" ]; then folder=; fi
+    done
+    # shellcheck disable=SC2086 # one or two folders of ours
+    in_venv "$venv/bin/python" -m pytest -p no:cacheprovider --benchmark-storage="file://$cache/benchmarks" $folder "$@"
+}
 
 run_test() {
     local part=${1:-all}
@@ -115,6 +139,7 @@ run_test() {
         *) usage >&2; misused "test $part: must be lint, unit, integration or bench";;
     esac
     ensure_venv accounting test
+    find_cache
     case $part in
         lint) run_lint;;
         unit) run_pytest tests/unit "$@";;
@@ -123,7 +148,7 @@ run_test() {
         all)
             (in_venv "$venv/bin/python" -m tests.sandbox packages)
             run_lint
-            run_pytest tests/unit tests/integration "$@";;
+            run_pytest "tests/unit tests/integration" "$@";;
     esac
 }
 

@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
 SQUEUE, SACCT = "%i|%A|%u|%T|%N|%x|%k", "JobID,JobIDRaw,User,State,NodeList,Comment"
 MODES = {
     "avoid": "the worst nodes of its partition were left out (mode avoid)",
-    "steer": "its nodes were drawn by probability (mode steer)",
+    "steer": "the nodes that it may use were drawn by probability (mode steer)",
     "control": "it was left untouched on purpose, to compare others with ([steer] control_share)",
     "": "it asked for a decision and none has been made yet",
 }
@@ -97,7 +97,8 @@ def _excluded(names: Sequence[str], scores: Scores | None) -> list[str]:
     lines = [f"Left out by us: {hostlist.fold(list(names))} ({len(names)} nodes)."]
     known = [scores.nodes[name] for name in names if scores is not None and name in scores.nodes]
     known.sort(key=lambda node: node.relative if node.relative is not None else 1e300)
-    return lines + [f"  {node_words(node)}" for node in known[:SHOWN]]
+    more = len(known) - SHOWN
+    return [*lines, *(f"  {node_words(node)}" for node in known[:SHOWN]), *([f"  … and {more} better ones"] if more > 0 else [])]
 
 
 def node_words(node: NodeScore) -> str:

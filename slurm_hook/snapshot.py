@@ -236,7 +236,9 @@ def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
         # O_NONBLOCK: a FIFO in place of the file must not hold a submission up
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
-        raise SnapshotError(f"{path}: can't be opened ({err.strerror})") from err
+        missing = isinstance(err, FileNotFoundError)
+        mend = "; `workhorse score` writes scores.json, `workhorse dispatch` live.json" if missing else ""
+        raise SnapshotError(f"{path}: can't be opened ({err.strerror}){mend}") from err
     try:
         _check_trust(path, os.fstat(descriptor), trusted_uids)
     except BaseException:
@@ -246,7 +248,7 @@ def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
         try:
             return json_loads(file.read(MAX_BYTES + 1).decode())
         except (ValueError, RecursionError, OSError) as err:
-            raise SnapshotError(f"{path}: not valid JSON ({type(err).__name__})") from err
+            raise SnapshotError(f"{path}: not valid JSON ({type(err).__name__}); let `workhorse score` write it anew") from err
 
 
 def _check_trust(path: str, status: os.stat_result, trusted_uids: Iterable[int] | None) -> None:

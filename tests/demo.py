@@ -6,7 +6,6 @@ three-stage pipeline through the installed wrapper. Everything printed was measu
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -16,9 +15,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slurm_hook.errors import HostlistError
-from slurm_hook.hostlist import expand, fold
-from tests.sandbox import Sandbox
+from tests.demo_options import arguments
+from tests.sandbox import Sandbox, SandboxError
 from tests.site import Site
 
 USERS = ("alice", "bob", "carol")
@@ -28,27 +26,6 @@ Set for this demo, not the defaults: method = published (its jobs of seconds sta
 takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 12.5 %."""
 DEMO_SETTINGS = {"history": ["first_days = 1"], "scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
 console = Console(highlight=False)
-
-
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="install.sh demo", description=__doc__)
-    parser.add_argument("--bad", default="gpu06,gpu11", help="nodes planted as bad (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=150, help="jobs of the history (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=16, help="nodes of the cluster (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="seed of the job mix (default: a new one)")
-    options = parser.parse_args(argv)
-    if not 4 <= options.nodes <= 64:
-        parser.error(f"--nodes {options.nodes}: from 4 to 64, each is a slurmd on this machine")
-    if not 20 <= options.jobs <= 2000:
-        parser.error(f"--jobs {options.jobs}: from 20 to 2000; fewer tell nothing of a node")
-    try:
-        options.bad = sorted(set(expand(options.bad)))
-    except HostlistError as err:
-        parser.error(f"--bad: {err}")
-    known = [f"gpu{i:02d}" for i in range(1, options.nodes + 1)]
-    if not set(options.bad) <= set(known) or not 1 <= len(options.bad) <= options.nodes // 4:
-        parser.error(f"--bad {fold(options.bad)}: name 1 to {options.nodes // 4} nodes of {known[0]} … {known[-1]}")
-    return options
 
 
 @contextmanager
@@ -160,12 +137,18 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         sandbox.down()
     console.print(f"Taken down. {time.monotonic() - started:.0f} s in all.")
+    if not ranked:
+        console.print("failed: the planted nodes are not all among the worst four (more --jobs tell more of each node)")
+    if not completed:
+        console.print("failed: not all stages of the pipeline completed")
     return 0 if ranked and completed else 1
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except SandboxError as error:
+        sys.exit(f"demo: {error}")
     except KeyboardInterrupt:
         console.print("interrupted; everything is taken down")
         sys.exit(130)

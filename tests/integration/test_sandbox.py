@@ -4,10 +4,10 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from tests.sandbox import Sandbox, SandboxError, claims, cluster, conf, packages
 pytestmark = pytest.mark.integration
 
 REPO = Path(__file__).resolve().parents[2]
-UP_BOUND, DOWN_BOUND = 15, 5  # seconds; what it takes is a third of that
 
 
 def processes(root: Path) -> list[str]:
@@ -279,17 +278,13 @@ def test_no_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_sandbox_with_own_settings(sandbox: Sandbox) -> None:
-    start = time.monotonic()
     with Sandbox(nodes=3, cluster="other", extra_conf="JobSubmitPlugins=lua", files={"job_submit.lua": LUA}) as other:
-        assert time.monotonic() - start < UP_BOUND
         job = other.sbatch("-N3", script=other.payload(0.1))
         assert other.wait(job) == {job: "COMPLETED"}
         assert other.job(job)["AdminComment"] == "seen"
         assert other.run(["sacctmgr", "-n", "-P", "list", "cluster", "format=cluster"]).stdout.split() == ["other"]
         job = other.sbatch("-N3", script="#!/bin/sh\nsetsid sleep 600 & env -i sleep 600 & trap '' TERM; wait\n")
         other.wait(job, states=["RUNNING"])
-        start = time.monotonic()
-    assert time.monotonic() - start < DOWN_BOUND
     gone(other.root, 0)
     assert sandbox.nodestate("gpu01") == "IDLE"
     assert pwd.getpwnam("alice")
@@ -357,6 +352,37 @@ def test_command_line() -> None:
         command("down", "--dir", str(root))
     gone(root, 0)
     assert "is no sandbox" in command("down", "--dir", str(root), code=1)
+
+
+STATE = {"pid": 0, "started": 0, "detached": True, "cluster": "c", "nodes": [], "version": [22, 5], "live": "live/x"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "text"),
+    [("nobody", 0o755, None), ("root", 0o777, None), ("root", 0o755, "{}"), ("root", 0o755, "x"), ("root", 0o755, "[]")],
+)
+def test_state_that_anyone_may_have_written_ends_nothing(owner: str, mode: int, text: str | None) -> None:
+    root = Path(f"/tmp/slurm-sandbox-planted-{os.getpid()}")
+    root.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            found = {**STATE, "pid": other.pid, "started": procs.start_time(other.pid)}
+            (root / "sandbox.json").write_text(json.dumps(found) if text is None else text)
+            root.chmod(mode)
+            for path in (root, root / "sandbox.json"):
+                shutil.chown(path, owner)
+            for words in (("down", "--dir", str(root)), ("env", "--dir", str(root))):
+                assert f"{root} is no sandbox" in command(*words, code=1)
+            assert "passed over" in command("list")
+            assert other.poll() is None and root.exists()
+        finally:
+            other.kill()
+            shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("count", ["0", "-3", "9999"])
+def test_impossible_sizes_are_refused_at_once(count: str) -> None:
+    assert f"--nodes {count}: from 1 to" in command("up", f"--nodes={count}", code=1)
 
 
 def test_down_without_its_keeper() -> None:

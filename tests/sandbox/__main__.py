@@ -1,4 +1,4 @@
-"""`python -m tests.sandbox`: bring a sandbox up and leave it running, use it from a shell, take it down."""
+"""`python3 -m tests.sandbox`: bring a sandbox up and leave it running, use it from a shell, take it down."""
 
 import argparse
 import shlex
@@ -9,13 +9,24 @@ from pathlib import Path
 from . import claims, cluster, keeper, packages, procs
 from .errors import SandboxError
 
+MAX_NODES = 128
+
 
 def roots() -> list[Path]:
-    """Directories of the sandboxes that `up` left running (also of such whose keeper was killed)."""
+    """Directories of the sandboxes that `up` left running, and of all whose keeper was killed."""
     live = [Path(name.removeprefix("live/")) for name in claims.held() if name.startswith("live/")]
     here = keeper.TEMP_FOLDER.glob(f"{keeper.TEMP_PREFIX}*")
     known = {path.resolve() for path in (*live, *here) if (path / keeper.STATE).exists()}
-    return sorted(path for path in known if cluster.state(path)["detached"])
+    return sorted(path for path in known if _left(path))
+
+
+def _left(root: Path) -> bool:
+    try:
+        known = cluster.state(root)
+    except SandboxError as error:
+        print(f"sandbox: passed over: {error}", file=sys.stderr)
+        return False
+    return known["detached"] or not procs.alive(known["pid"], known["started"])
 
 
 def chosen(named: str | None) -> Path:
@@ -26,17 +37,21 @@ def chosen(named: str | None) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise SandboxError("No sandbox is up. Start one with: python -m tests.sandbox up")
+        raise SandboxError("No sandbox is up. Start one with: python3 -m tests.sandbox up")
     raise SandboxError(f"Several sandboxes are up; name one with --dir: {', '.join(map(str, found))}")
 
 
 def up(args: argparse.Namespace) -> None:
     """Bring one up, print its directory, leave it running."""
+    if not 1 <= args.nodes <= MAX_NODES:
+        raise SandboxError(f"--nodes {args.nodes}: from 1 to {MAX_NODES}; each is a slurmd on this machine.")
     sandbox = cluster.Sandbox(nodes=args.nodes, cluster=args.cluster, extra_conf=args.conf_line, dir=args.dir, detached=True)
     sandbox.up()
     print(sandbox.root)
     there = f"--dir {shlex.quote(str(sandbox.root))}"
-    print(f'use it: eval "$(python -m tests.sandbox env {there})"; end it: python -m tests.sandbox down {there}', file=sys.stderr)
+    print(
+        f'use it: eval "$(python3 -m tests.sandbox env {there})"; end it: python3 -m tests.sandbox down {there}', file=sys.stderr
+    )
 
 
 def down(args: argparse.Namespace) -> None:
@@ -68,7 +83,7 @@ def install(_args: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m tests.sandbox", description="A throwaway Slurm on this machine.")
+    top = argparse.ArgumentParser(prog="python3 -m tests.sandbox", description="A throwaway Slurm on this machine.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     made = {}
     for function, name in ((up, "up"), (down, "down"), (env, "env"), (show, "list"), (install, "packages")):

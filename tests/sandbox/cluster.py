@@ -128,12 +128,23 @@ def _exit_on_sigterm(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+_STATE_TYPES = {"pid": int, "started": int, "detached": bool, "cluster": str, "nodes": list, "version": list, "live": str}
+
+
 def state(root: Path) -> dict[str, Any]:
-    """What the keeper wrote down about itself."""
+    """What the keeper wrote down about itself. Anyone can make a directory in /tmp, and this tells whom to end, so it
+    counts only where none but root or ourselves can have written it."""
+    file = root / keeper.STATE
     try:
-        found: dict[str, Any] = json.loads((root / keeper.STATE).read_text())
+        for path in (root, file):
+            info = path.lstat()
+            if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
+                raise ValueError(f"{path} is someone else's, or others may write it")
+        found: dict[str, Any] = json.loads(file.read_text())
+        if not isinstance(found, dict) or any(not isinstance(found.get(name), kind) for name, kind in _STATE_TYPES.items()):
+            raise ValueError(f"{file} is not what a keeper writes")
     except (OSError, ValueError) as error:
-        raise SandboxError(f"{root} is no sandbox: {error}. List them with: python -m tests.sandbox list") from error
+        raise SandboxError(f"{root} is no sandbox: {error}. List them with: python3 -m tests.sandbox list") from error
     return found
 
 
@@ -150,6 +161,7 @@ def take_down(root: Path) -> None:
 
 def attach(root: Path) -> Client:
     """A client of a sandbox that someone else brought up."""
+    state(root)
     client = Client()
     client._attach(root)
     return client

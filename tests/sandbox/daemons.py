@@ -46,6 +46,7 @@ class Daemons:
 
     def start(self) -> None:
         """Bring everything up."""
+        _need_address()
         self.write_files()
         mariadb = self._install_db()
         self.launch("munged", self._munged())
@@ -133,7 +134,9 @@ class Daemons:
 
     def _await_db(self, installing: subprocess.Popen[bytes]) -> None:
         if installing.wait(timeout=START_TIMEOUT) != 0:
-            raise SandboxError("mariadb-install-db failed; its output is in the log tails.")
+            text = (self.lay.root / "log" / "mariadb-install-db.out").read_text(errors="replace")
+            told = [line for line in text.splitlines() if re.search("error|fatal|denied|no space", line, re.IGNORECASE)]
+            raise SandboxError(f"mariadb-install-db failed ({installing.returncode}): {' / '.join(told[:5]) or 'see its log'}")
         self.running = [item for item in self.running if item[1] is not installing]
         place = self.lay.root / "db"
         self.launch(
@@ -168,6 +171,17 @@ class Daemons:
             return ready()
 
         procs.poll(check, START_TIMEOUT, what, pause)
+
+
+def _need_address() -> None:
+    """Slurm's daemons ask for addresses of the kinds that the machine has, where loopback doesn't count."""
+    try:
+        socket.getaddrinfo(None, 1, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG | socket.AI_PASSIVE)
+    except socket.gaierror:
+        raise SandboxError(
+            "This machine has no IPv4 address but loopback's, and Slurm's daemons don't listen then: give it one, "
+            "such as: ip addr add 192.0.2.1/32 dev lo"
+        ) from None
 
 
 def _private(path: Path, content: bytes) -> None:
