@@ -3,8 +3,8 @@
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # a closed stream would become whatever file is opened next
-{ : >&1; } 2>/dev/null || exec >/dev/null
-{ : >&2; } 2>/dev/null || exec 2>/dev/null
+[ -e "/proc/$$/fd/1" ] || exec >/dev/null
+[ -e "/proc/$$/fd/2" ] || exec 2>/dev/null
 
 usage() {
     cat <<'TXT'
