@@ -40,6 +40,7 @@ class Decision(Record):
     nodes: int = 0
     candidates: tuple[Candidate, ...] = ()
     demand: float = 0.0
+    total: float = 0.0
     rank: float = 0.0
     seed: int = 0
     snapshot: str = ""

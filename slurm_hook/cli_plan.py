@@ -95,7 +95,7 @@ def text(case: Case, decision: Decision, why: str) -> str:
     lines = [f"{words[decision.action]}: {decision.reason}", f"ours by: {why}"]
     lines.append(f"mode {case.settings['steer.mode']}, method {case.scores.method}, scores {case.scores.id}")
     if decision.pool:
-        lines.append(f"pool: {hostlist.fold(decision.pool)} (demand {decision.demand:.0f} MiB, cost rank {decision.rank:.2f})")
+        lines.append(f"pool: {hostlist.fold(decision.pool)} ({_demand(decision)}, cost rank {decision.rank:.2f})")
     added = wrapper.arguments(case, decision)
     if added:
         lines.append("added: " + " ".join(added))
@@ -104,6 +104,10 @@ def text(case: Case, decision: Decision, why: str) -> str:
         lines += ["", f"{'NODE':<16} {'FREE_MIB':>9} {'FIT':>6} {'CAPABILITY':>10} {'PROBABILITY':>11}  NOW"]
         lines += [_row(c, decision) for c in sorted(decision.candidates, key=lambda c: (-c.probability, c.name))]
     return "\n".join(lines)
+
+
+def _demand(decision: Decision) -> str:
+    return f"demand {decision.total:.0f} MiB in all" if decision.total else f"demand {decision.demand:.0f} MiB on each node"
 
 
 def _row(c: Candidate, decision: Decision) -> str:

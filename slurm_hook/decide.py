@@ -74,7 +74,7 @@ def decide(case: Case) -> Decision:
             obstacle = steered.reason
         total = total_demand(case, case.requests[0])
         if total:
-            base = base._replace(demand=total)
+            base = base._replace(demand=total, total=total)
             fields = [_counted(case, fields[0], total)]
             base = base._replace(nodes=fields[0].least)
         return _avoid(case, fields, base, obstacle)
@@ -272,11 +272,11 @@ def demand_per_node(case: Case, field: _Field) -> float:
     return biggest if need.whole else need.mem
 
 
-def _probabilities(case: Case, field: _Field, demand: float, total: float) -> tuple[list[float], float]:
+def _probabilities(case: Case, field: _Field, demand: float) -> tuple[list[float], float]:
     """Probability of each candidate, and the cost rank that it rests on (1 for the published method)."""
     gamma = case.settings["steer.gamma"]
     if case.scores.method == "published":
-        return placement.probabilities_published(total or demand, field.capacity, field.capability, gamma), 1.0
+        return placement.probabilities_published(demand, field.capacity, field.capability, gamma), 1.0
     rank = _rank(case, field)
     return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
 
@@ -315,7 +315,7 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     return base._replace(
         action="steer", reason="startable now", pool=tuple(sorted(names)),
         excludes=tuple(sorted(set(_others(case, request)) - names - user)), nodes=len(pool) if total else 0,
-        candidates=_listing(field, startable, probability, demand), demand=total or demand, rank=rank,
+        candidates=_listing(field, startable, probability, demand), demand=demand, total=total, rank=rank,
     )  # fmt: skip
 
 
@@ -345,7 +345,9 @@ def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple
     if not kept or (not total and wanted == 0):
         return "not enough nodes can start it now"
     demand = demand_per_node(case, sub)
-    chances, rank = _probabilities(case, sub, demand, total)
+    if total and case.scores.method == "published":
+        demand = total  # step 12 compares the whole demand with each node
+    chances, rank = _probabilities(case, sub, demand)
     pull, cap = _pull(case, sub, demand, chances, rank)
     drawn = drawing.pool(
         sub.leaves, chances, pull, sub.capacity, count=wanted, total=total, seed=case.seed, ratio_cap=cap

@@ -20,7 +20,8 @@ IDENT = "workhorse"
 MAX_LINE = 7000  # what rsyslog and journald take without cutting
 FIELDS = frozenset((
     "by", "uid", "action", "applied", "reason", "match", "snapshot", "seed", "nodes", "count", "pool", "excludes",
-    "user_excludes", "candidates", "free", "demand", "rank", "method", "partition", "pipeline", "stage", "ms", "job", "why",
+    "user_excludes", "candidates", "free", "demand", "total", "rank", "method", "partition", "pipeline", "stage", "ms",
+    "job", "why",
 ))  # fmt: skip
 
 
@@ -32,11 +33,12 @@ def line(decision: Decision, **more: Any) -> str:
     drawn = [c for c in decision.candidates if c.probability > 0]
     free: dict[str, list[str]] = {}
     for candidate in drawn:
-        free.setdefault(f"{candidate.capacity:.0f}", []).append(candidate.name)
+        free.setdefault(f"{candidate.capacity:.15g}", []).append(candidate.name)
     fields: dict[str, Any] = {
         "uid": os.getuid(), "action": decision.action, "reason": decision.reason, "snapshot": decision.snapshot,
         "seed": decision.seed, "nodes": decision.nodes, "count": len(decision.pool), "pool": hostlist.fold(decision.pool),
-        "excludes": "" if decision.pool else hostlist.fold(decision.excludes), "demand": decision.demand, "rank": decision.rank,
+        "excludes": "" if decision.pool else hostlist.fold(decision.excludes), "demand": decision.demand,
+        "total": decision.total, "rank": decision.rank,
         "candidates": len(decision.candidates), "free": {mib: hostlist.fold(names) for mib, names in free.items()},
     }  # fmt: skip
     fields.update((key, value) for key, value in more.items() if key in FIELDS)

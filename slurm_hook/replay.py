@@ -149,7 +149,7 @@ def redraw(fields: dict[str, Any], scores: Scores) -> tuple[list[str], dict[str,
         chances = placement.probabilities_attributed(demand, capacity, capability, rank, gamma=gamma)
         pull, cap = placement.weights_attributed(demand, capacity, capability, rank, gamma=gamma), placement.RATIO_CAP
     leaves = [scores.nodes[name].switch if name in scores.nodes else "" for name in names]
-    total = demand if fields.get("nodes") else 0.0
+    total = float(fields.get("total", 0.0))
     count, seed = int(fields.get("count", 0)), int(fields["seed"])
     drawn = drawing.pool(leaves, chances, pull, capacity, count=count, total=total, seed=seed, ratio_cap=cap)
     return sorted(names[i] for i in drawn), dict(zip(names, chances))

@@ -402,8 +402,8 @@ def _note(decision: Decision, mode: str) -> str:
     from . import hostlist  # noqa: PLC0415
 
     would = "would have " if mode == "observe" else ""
-    if decision.demand and not decision.pool:
-        counted = f"{would}asked for {decision.nodes} nodes: a demand of {decision.demand:.0f} MiB" if decision.nodes else ""
+    if decision.total and not decision.pool:
+        counted = f"{would}asked for {decision.nodes} nodes: a demand of {decision.total:.0f} MiB" if decision.nodes else ""
         return counted or decision.reason
     if decision.action == "steer":
         return f"{would}chosen {hostlist.fold(decision.pool)} of {len(decision.candidates)} nodes"

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hook import decide, log, mark, replay, snapshot
 from slurm_hook.errors import InputError, SnapshotError
 from slurm_hook.request import Request
-from tests.unit.test_decide import case, four, node
+from tests.unit.test_decide import NAMES, case, four, node
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -31,6 +33,48 @@ def test_the_same_pool_again(tmp_path, seed, method, request_):
         mark.Mark(mode="steer", seed=decision.seed, snapshot=decision.snapshot), str(tmp_path), str(tmp_path / "log")
     )
     assert any("(the same)" in line for line in told)
+
+
+STATES = (
+    {}, {"state": "DOWN"}, {"state": "ALLOCATED"}, {"state": "MIXED", "gpus_used": 3, "cpus_used": 12, "mem_used": 123_456.0},
+    {"mem": 256_000.0}, {"mem": 1_031_000.5}, {"gpus": 4}, {"flags": frozenset({"PLANNED"})},
+)  # fmt: skip
+REQUESTS = st.one_of(
+    st.integers(1, 9).map(lambda n: Request(nodes_min=n, nodes_max=n)),
+    st.tuples(st.integers(1, 6), st.integers(0, 6)).map(lambda t: Request(nodes_min=t[0], nodes_max=t[0] + t[1])),
+    st.sets(st.integers(1, 9), min_size=1).map(
+        lambda s: Request(nodes_min=min(s), nodes_max=max(s), nodes_sizes=tuple(sorted(s)))
+    ),
+    st.integers(1, 20).map(lambda n: Request(ntasks=n, cpus_per_task=4)),
+    st.integers(1, 40).map(lambda n: Request(gpus=n)),
+    st.floats(1.0, 5e6).map(lambda mib: Request(comment=mark.text(mark.Mark(demand=mib)))),
+)
+
+
+@given(
+    REQUESTS, st.sampled_from(["published", "attributed"]), st.lists(st.sampled_from(STATES), min_size=16, max_size=16),
+    st.lists(st.none() | st.floats(-2.0, 9.0), min_size=16, max_size=16), st.integers(1, 2**48),
+    st.sampled_from(["mem", "gpu_mem"]), st.lists(st.floats(0, 1e4), max_size=21).map(sorted), st.none() | st.floats(1.0, 1e5), st.booleans(), st.floats(0.0001, 1.0),
+)  # fmt: skip
+def test_whatever_was_drawn_is_drawn_again(
+    request_, method, states, values, seed, resource, quantiles, minutes, sacrifice, gamma
+):
+    """Both methods; a fixed count, ranges, lists of counts, tasks, GPUs and a total demand."""
+    nodes = {name: node(name, **state) for name, state in zip(NAMES, states, strict=True)}
+    values = [v if v is None or method == "published" else abs(v) + 0.01 for v in values]
+    scores = {
+        name: snapshot.NodeScore(name, capability=v, relative=v, switch=f"leaf{i // 4}")
+        for i, (name, v) in enumerate(zip(NAMES, values, strict=True))
+    }
+    settings = {"scoring__capacity_resource": resource, "steer__sacrifice": sacrifice, "steer__gamma": gamma}
+    made = case(request_._replace(minutes=minutes), nodes=nodes, method=method, scores=scores, seed=seed, settings=settings)
+    made = made._replace(scores=made.scores._replace(cost_quantiles=tuple(quantiles)))
+    decision = decide.decide(made)
+    if decision.action != "steer":
+        return
+    fields = json.loads(log.line(decision, by="wrapper"))
+    published = snapshot.scores_from_json(json.loads(json.dumps(snapshot.scores_to_json(made.scores))))
+    assert tuple(replay.redraw(fields, published)[0]) == decision.pool
 
 
 def test_log_lines_hold_listed_fields_only_and_no_control_characters():
