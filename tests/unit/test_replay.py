@@ -48,13 +48,15 @@ REQUESTS = st.one_of(
     st.integers(1, 20).map(lambda n: Request(ntasks=n, cpus_per_task=4)),
     st.integers(1, 40).map(lambda n: Request(gpus=n)),
     st.floats(1.0, 5e6).map(lambda mib: Request(comment=mark.text(mark.Mark(demand=mib)))),
+    st.floats(1.0, 5e6).map(lambda mib: Request(comment=mark.text(mark.Mark(demand=mib)), mem_node=1000.0)),
 )
 
 
 @given(
     REQUESTS, st.sampled_from(["published", "attributed"]), st.lists(st.sampled_from(STATES), min_size=16, max_size=16),
     st.lists(st.none() | st.floats(-2.0, 9.0), min_size=16, max_size=16), st.integers(1, 2**48),
-    st.sampled_from(["mem", "gpu_mem"]), st.lists(st.floats(0, 1e4), max_size=21).map(sorted), st.none() | st.floats(1.0, 1e5), st.booleans(), st.floats(0.0001, 1.0),
+    st.sampled_from(["mem", "gpu_mem"]), st.lists(st.floats(0, 1e4), max_size=21).map(sorted), st.none() | st.floats(1.0, 1e5),
+    st.booleans(), st.floats(0.0001, 1.0),
 )  # fmt: skip
 def test_whatever_was_drawn_is_drawn_again(
     request_, method, states, values, seed, resource, quantiles, minutes, sacrifice, gamma
