@@ -79,6 +79,22 @@ def test_whatever_was_drawn_is_drawn_again(
     assert tuple(replay.redraw(fields, published)[0]) == decision.pool
 
 
+@pytest.mark.parametrize("seed", range(1, 16))
+@pytest.mark.parametrize("method", ["published", "attributed"])
+def test_a_total_demand_is_told_apart_from_each_nodes(seed, method):
+    """1.2 TB in all, 1 GB on each node: what the draw went by is not what it had to reach."""
+    values = [0.4 + (seed * 7 + i * 13) % 17 / 5 for i in range(16)]
+    scores = {name: snapshot.NodeScore(name, capability=v, relative=v) for name, v in zip(NAMES, values, strict=True)}
+    nodes = {name: node(name, mem=256_000.0 * (1 + i % 4)) for i, name in enumerate(NAMES)}
+    asked = Request(comment=mark.text(mark.Mark(demand=1.2e6)), mem_node=1000.0)
+    settings = {"scoring__capacity_resource": "mem"}
+    made = case(asked, nodes=nodes, method=method, scores=scores, seed=seed, settings=settings)
+    decision = decide.decide(made)
+    assert decision.action == "steer" and decision.total == 1.2e6
+    fields = json.loads(log.line(decision, by="wrapper"))
+    assert tuple(replay.redraw(fields, made.scores)[0]) == decision.pool
+
+
 def test_log_lines_hold_listed_fields_only_and_no_control_characters():
     text = log.line(decide.decide(case()), by="wrapper", partition="x\x1b[31m\n", argv="secret", comment="secret")
     assert "secret" not in text and text.isascii() and text.isprintable()
