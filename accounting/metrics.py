@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from slurm_hook import __version__
+from slurm_hook import __version__, log
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError, WorkhorseError
 from slurm_hook.snapshot import Live, Scores, read_live, read_scores
@@ -52,7 +52,7 @@ class Metrics:
         self.rejects = g("history_rejects", "Rows of accounting that could not be understood", "cluster")
         self.size = g("history_size_bytes", "Size of the history on disk")
         self.decisions = g("decisions_last_day", "Decisions logged in the last 24 hours", "route", "action")
-        self.fail_opens = g("fail_opens_last_day", "Submissions of the last 24 hours that our part failed and let pass")
+        self.fail_opens = g("fail_opens_last_day", "Submissions of the last 24 hours that our part failed and let pass", "reason")
         self.written_at = g("metrics_timestamp_seconds", "When this file was written")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -99,10 +99,18 @@ class Metrics:
 
     def fill_decisions(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Decisions by route and action. Whatever else a line says becomes `other`: anyone can write to syslog."""
-        found = Counter(decision_key(line) for line in lines)
+        found: Counter[tuple[str, str]] = Counter()
+        failed: Counter[str] = Counter(dict.fromkeys(log.FAILURES, 0))
+        for line in lines:
+            key = decision_key(line)
+            found[key] += 1
+            if key[1] == "fail_open":
+                reason = line.get("reason")
+                failed[reason if reason in log.FAILURES else "other"] += 1
         for (route, action), count in found.items():
             self.decisions.labels(route, action).set(count)
-        self.fail_opens.set(sum(count for (_, action), count in found.items() if action == "fail_open"))
+        for reason, count in failed.items():
+            self.fail_opens.labels(reason).set(count)
 
 
 def decision_key(line: Mapping[str, Any]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from .errors import RequestError, WorkhorseError
+from .errors import RequestError, SlurmError, SnapshotError, WorkhorseError
 from .light import TYPE_CHECKING, json_loads
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> None:
     """Entry: published folder, the service user's uid, seconds that Lua waits, and the request in hex."""
-    from . import wrapper  # noqa: PLC0415
+    from . import log, wrapper  # noqa: PLC0415
 
     started = time.monotonic()
     publish, service_uid, wait, request = words
@@ -30,6 +30,10 @@ def main(words: Sequence[str]) -> None:
     wrapper.alarm(limit)
     try:
         made = _consider(publish, service_uid, request, started + limit)
+    except (SnapshotError, SlurmError) as err:
+        os.close(1)
+        log.send(wrapper.failure_line(err, by="cli_filter"))
+        return
     except (WorkhorseError, ValueError):
         return
     if made is None:
@@ -42,8 +46,6 @@ def main(words: Sequence[str]) -> None:
         sys.stdout.flush()
     ms = (time.monotonic() - started) * 1000
     os.close(1)
-    from . import log  # noqa: PLC0415
-
     log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
 
 

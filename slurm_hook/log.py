@@ -58,6 +58,15 @@ def event(by: str, action: str, job: int, **more: Any) -> str:
     return text if len(text) <= MAX_LINE else json_dumps({k: v for k, v in fields.items() if k != "excludes"})
 
 
+# why submissions pass because something of ours is broken: published files, slurmctld, the decision itself
+FAILURES = ("snapshot", "slurm", "no answer")
+
+
+def failure(by: str, reason: str, why: str) -> str:
+    """The line of a submission that passes because something of ours failed; reason: one of FAILURES, why: in words."""
+    return json_dumps({"by": by, "uid": os.getuid(), "action": "fail_open", "reason": reason, "why": why[:400]})
+
+
 def send(text: str) -> None:
     """To syslog; without one nothing happens."""
     import syslog  # noqa: PLC0415 - only where something is logged

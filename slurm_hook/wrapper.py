@@ -9,7 +9,7 @@ end line without which the shim believes nothing.
     #note for a terminal
     end
 
-No answer at all (also on any error) means: pass the call through.
+`pass` and the end line: nothing to add. No end line at all: something of ours is broken, and the call passes through, too.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def main(words: Sequence[str]) -> None:
     call = Call(words[0], words[1], words[2], float(words[3]) - SPARE, tuple(words[4:]))
     _bound(call.limit)
     answer, line = answer_for(call, started)
-    if answer:
-        sys.stdout.write(answer)
-        sys.stdout.flush()
+    sys.stdout.write(answer or "pass\nend\n")
+    sys.stdout.flush()
     os.close(1)  # the shim goes on now
     if line is not None:
         from . import log  # noqa: PLC0415
@@ -79,12 +78,23 @@ def alarm(limit: float) -> None:
 
 def answer_for(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     """The answer's text ("" for none) and what makes the line for syslog, once the answer is out (None: not ours)."""
-    from .errors import WorkhorseError  # noqa: PLC0415
+    from .errors import SlurmError, SnapshotError, WorkhorseError  # noqa: PLC0415
 
     try:
         return _answer(call, started)
-    except WorkhorseError:
+    except (SnapshotError, SlurmError) as err:
+        failed = err
+        return "", lambda: failure_line(failed, by="wrapper")
+    except WorkhorseError:  # what the user asks for can't be understood: sbatch will say why, if it is wrong
         return "", None
+
+
+def failure_line(err: Exception, *, by: str) -> str:
+    """The line for syslog where a submission passes because of us, not because of what it asks for."""
+    from . import log  # noqa: PLC0415
+    from .errors import SnapshotError  # noqa: PLC0415
+
+    return log.failure(by, "snapshot" if isinstance(err, SnapshotError) else "slurm", printable(str(err)))
 
 
 def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:

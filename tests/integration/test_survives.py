@@ -9,11 +9,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from accounting import metrics
 from slurm_hook import hostlist, snapshot
 from tests.sandbox import Sandbox
 from tests.wrapped import REAL, Wrapped, write_shim
@@ -81,6 +82,38 @@ FAULTS = {
 def test_published_files_that_are_broken_or_not_to_be_trusted(sandbox, wrapped, job, fault):
     FAULTS[fault](wrapped.public / snapshot.SCORES_NAME)
     assert excludes(sandbox, wrapped, job) == "(null)"
+
+
+@pytest.fixture
+def syslog() -> Iterator[Callable[[], dict]]:
+    """What arrives at /dev/log, where nothing else listens there."""
+    if Path("/dev/log").exists():
+        pytest.skip("this machine has a syslog of its own")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind("/dev/log")
+        Path("/dev/log").chmod(0o666)
+        heard.settimeout(10)
+        try:
+            yield lambda: json.loads(heard.recv(65536).decode().partition(": ")[2].rstrip("\0"))
+        finally:
+            Path("/dev/log").unlink()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("missing", "snapshot"), ("fifo", "snapshot"), ("hangs", "no answer"), ("dies", "no answer")]
+)
+def test_failures_of_ours_are_counted(sandbox, wrapped, job, syslog, fault, reason):
+    """Each leaves a line in syslog, by its cause; `workhorse metrics` counts these."""
+    if fault in FAULTS:
+        FAULTS[fault](wrapped.public / snapshot.SCORES_NAME)
+    else:
+        python = wrapped.root / "python"
+        python.write_text("#!/bin/sh\nexec sleep 60\n" if fault == "hangs" else "#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+        write_shim(wrapped.sbatch, REAL=REAL, PYTHON=python, LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
+    assert excludes(sandbox, wrapped, job) == "(null)"
+    said = syslog()
+    assert (metrics.decision_key(said), said["reason"]) == (("wrapper", "fail_open"), reason)
 
 
 def test_a_broken_live_file_means_at_most_avoid(sandbox, wrapped, job):

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from accounting import decisions, metrics
 from accounting.store import Store, connect
+from slurm_hook import log as slurm_log
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import WorkhorseError
@@ -27,6 +28,8 @@ def families(tmp_path, monkeypatch):
     log = tmp_path / "log"
     steered = {"by": "wrapper", "action": "avoid"}
     lines = [steered, steered, {"by": "dispatch", "action": "fail_open"}, {"by": 'evil"}\n', "action": {"x": 1}}]
+    lines += [json.loads(slurm_log.failure("wrapper", reason, "words")) for reason in ("slurm", "snapshot", "slurm")]
+    lines += [{"action": "fail_open", "reason": reason} for reason in ("no answer", {"x": 1}, "slurm\n")]
     log.write_text("".join(f"2027-01-15T07:00:00+00:00 h workhorse: {json.dumps(line)}\n" for line in lines))
     nodes = {
         "n1": NodeScore("n1", capability=9.0, relative=1.5, reliability=100.0, hazard=0.01, tasks=7),
@@ -56,7 +59,9 @@ def test_values(families):
     assert value["scores_timestamp_seconds", "alpha"] == NOW - 60 and value["live_timestamp_seconds", "alpha"] == NOW - 30
     assert value["collect_timestamp_seconds", "alpha"] == NOW - 300 and value["history_attempts", "alpha"] == 0
     assert value["decisions_last_day", "avoid", "wrapper"] == 2 and value["decisions_last_day", "other", "other"] == 1
-    assert value["fail_opens_last_day",] == 1 and value["history_size_bytes",] > 0
+    fails = {reason: value["fail_opens_last_day", reason] for reason in ("slurm", "snapshot", "no answer", "other")}
+    assert fails == {"slurm": 2, "snapshot": 1, "no answer": 1, "other": 3}
+    assert value["history_size_bytes",] > 0
 
 
 def test_names_follow_the_conventions(families):

@@ -4,6 +4,7 @@
 Each test runs under `bash -p`, as installed, and under dash where that is there.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hook import log
 from tests.wrapped import ROOT, write_shim
 
 REAL = """#!/bin/sh
@@ -148,6 +150,25 @@ def test_a_child_that_dies_or_hangs_costs_two_seconds_at_most(shim, child, reque
     done = shim.run("-N4", "job.sh")
     assert time.monotonic() - started < 2 + SLACK
     assert shim.calls() == [["-N4", "job.sh"]] and (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [("pass\nend\n", 0), ("workhorse 1 0 0 1\nend\n", 0), ("", 1), ("workhorse 1 0 1 1\n+--exclude=x\n", 1), ("Traceback\n", 1)],
+)
+def test_a_failure_of_ours_is_told_to_syslog(shim, answer, told):
+    """Nothing to add is no failure."""
+    (shim.root / "answer").write_text(answer)
+    logger = shim.root / "bin" / "logger"
+    logger.write_text('#!/bin/sh\necho "$5" >>"$OUT/logged"\n')
+    logger.chmod(0o755)
+    shim.run("-N4", "job.sh", env={"PATH": f"{shim.root / 'bin'}:{shim.env['PATH']}"})
+    logged = shim.out / "logged"
+    deadline = time.monotonic() + 5 * told
+    while time.monotonic() < deadline and not (logged.exists() and logged.read_text().endswith("\n")):
+        time.sleep(0.01)
+    lines = logged.read_text().splitlines() if logged.exists() else []
+    assert [json.loads(line) for line in lines] == [{"by": "wrapper", "action": "fail_open", "reason": log.FAILURES[-1]}] * told
 
 
 @pytest.mark.parametrize("fault", ["python", "lib", "off", "disable", "mode"])
