@@ -128,10 +128,17 @@ def why_not_steer(case: Case) -> str:
         ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
         ("dependency", request.dependency), ("wait", request.wait), ("contiguous", request.contiguous),
         ("the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
+        ("the user's excludes are too many for a mark", _too_long_for_a_mark(request.exclude)),
         ("the partition is not up", live.partitions.get(partition, {}).get("state", "UP") != "UP"),
         ("a job waits in this partition", live.queue_head.get(partition)),
     )  # fmt: skip
     return next((obstacle for obstacle, there in obstacles if there), "")
+
+
+def _too_long_for_a_mark(names: Sequence[str]) -> bool:
+    from . import hostlist  # noqa: PLC0415 - only where the user excludes nodes
+
+    return bool(names) and len(hostlist.fold(names)) > mark.MAX_EXCLUDES
 
 
 def _partition(case: Case, request: Request) -> str:

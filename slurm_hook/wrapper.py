@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_SCRIPT = 8 * 1024 * 1024
+MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
 ELF = b"\x7fELF"
 
 
@@ -359,12 +360,14 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
     if not request.comment or asked is not None:
         told = case.directives
         before = asked or mark.Mark()
-        added.append("--comment=" + mark.text(mark.Mark(
+        comment = mark.text(mark.Mark(
             mode="avoid" if decision.ours else decision.action, snapshot=decision.snapshot, seed=decision.seed,
             excludes=hostlist.fold(request.exclude),
             pipeline=told.pipeline or before.pipeline, stage=told.stage or before.stage,
             demand=told.demand or before.demand, checkpoint=told.checkpoint or before.checkpoint,
-        )))  # fmt: skip
+        ))  # fmt: skip
+        if len(comment) <= mark.MAX_COMMENT:
+            added.append(f"--comment={comment}")
     return _plain(added)
 
 
@@ -375,6 +378,8 @@ def _plain(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         if not (word.isascii() and word.isprintable() and " " not in word):
             raise RequestError("a node name or snapshot id holds strange characters")
+        if len(word) > MAX_WORD:
+            raise RequestError("the list of nodes is longer than an argument of a program may be")
     return tuple(words)
 
 

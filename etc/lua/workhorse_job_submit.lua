@@ -115,7 +115,8 @@ function M.submit(job, partitions)
     local excludes = (own ~= "" and own .. "," or "") .. table.concat(chosen, ",")
     local mark = "wh=1;m=avoid;s=" .. (known.id or "") .. (own ~= "" and ";x=" .. own or "")
     job.exc_nodes = excludes
-    if not job.comment or job.comment == "" then job.comment = mark end
+    -- Slurm refuses a comment of more than 1024 bytes
+    if (not job.comment or job.comment == "") and #mark <= 1000 then job.comment = mark end
 end
 
 return M

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from slurm_hook import decide, directives, mark, sizing
 from slurm_hook.cluster import Node
 from slurm_hook.config import Settings
+from slurm_hook.errors import RequestError
 from slurm_hook.request import Request
 from slurm_hook.snapshot import Live, NodeScore, Reservation, Scores
 
@@ -121,6 +122,7 @@ def test_better_nodes_are_drawn_more_often(method):
         (four(dependency="afterok:1"), {}, "dependency"),
         (four(wait=True), {}, "wait"),
         (four(comment="mine"), {}, "comment of its own"),
+        (four(exclude=tuple(f"other{i}" for i in range(1, 500, 2))), {}, "too many for a mark"),
         (four(), {"live": False}, "dispatch"),
         (four(), {"live_fields": {"created": NOW - 181}}, "dispatch"),
         (four(), {"live_fields": {"topology": "block"}}, "block"),
@@ -134,6 +136,22 @@ def test_what_may_at_most_avoid(request_, more, reason):
     made = decide.decide(case(request_, bad=("gpu03", "gpu09"), **more))
     assert made.action == "avoid" and reason in made.reason
     assert made.excludes == ("gpu03",)  # 2 % of 16 nodes, at least one
+
+
+@pytest.mark.parametrize(("many", "marked"), [(1, True), (90, True), (300, False), (5000, False)])
+def test_a_mark_never_makes_a_comment_that_slurm_refuses(many, marked):
+    """Slurm takes 1024 bytes; the user's own excludes are in the mark."""
+    made = case(four(exclude=tuple(f"other{i:05d}" for i in range(1, 2 * many, 2))), bad=("gpu03",))
+    words = wrapper.arguments(made, decide.decide(made))
+    comments = [word for word in words if word.startswith("--comment=")]
+    assert [len(word) < 1024 for word in comments] == [True] * marked
+    assert any(word.startswith("--exclude=") and "other00001" in word.replace("[", "") for word in words)
+
+
+def test_a_list_of_nodes_that_no_argument_holds_is_not_added():
+    made = case(four(exclude=tuple(f"other{i:07d}" for i in range(1, 40_000, 2))), bad=("gpu03",))
+    with pytest.raises(RequestError, match="longer than an argument"):
+        wrapper.arguments(made, decide.decide(made))
 
 
 @pytest.mark.parametrize(
