@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, mark, sizing
+from slurm_hook import decide, directives, mark, sizing, wrapper
 from slurm_hook.cluster import Node
 from slurm_hook.config import Settings
 from slurm_hook.errors import RequestError
