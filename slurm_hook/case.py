@@ -31,7 +31,8 @@ class Candidate(Record):
 class Decision(Record):
     """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
     nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
-    more; seed, snapshot: replay the draw; ours: to be marked though there is nothing to do yet."""
+    more; demand: what the draw went by; total: the whole job's, where only that was given (MiB); seed, snapshot: replay the
+    draw; ours: to be marked though there is nothing to do yet."""
 
     action: str
     reason: str
