@@ -16,8 +16,8 @@ import sqlite_utils
 from slurm_hook.errors import BusyError, InputError, StoreError
 from slurm_hook.snapshot import hand_over
 
-from . import convert, records, sacct, schema
-from .store import CHUNK, Counts, Store, transaction
+from . import bulk, convert, records, sacct, schema
+from .store import Counts, Store, transaction
 
 HOUR = 3600
 DAY = 86_400
@@ -85,13 +85,19 @@ def store_rows(
     except ValueError as err:
         raise InputError(f"{source}: {err}; needed are JobIDRaw (or JobID), Submit and State") from err
     rejects: list[records.Reject] = []
+    writers: dict[str, bulk.Writer] = {}
     total = Counts()
     groups = reader.groups(rows, rejects.append)
     with no_cycle_search():
-        while chunk := list(islice(groups, CHUNK)):
-            for cluster, mine in by_cluster(chunk).items():
-                total += stores[cluster].write(reader, mine, rejects.append)
+        while some := list(islice(groups, bulk.AT_ONCE)):
+            for cluster, mine in by_cluster(some).items():
+                if cluster not in writers:
+                    writers[cluster] = bulk.Writer(stores[cluster], reader, rejects.append)
+                writers[cluster].add(mine)
             total += keep_rejects(stores, source, rejects)
+        for writer in writers.values():
+            writer.finish()
+            total += writer.counts
     return total + keep_rejects(stores, source, rejects)
 
 

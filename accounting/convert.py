@@ -50,34 +50,35 @@ def integer(text: str) -> int | None:
         raise
 
 
+# ":MM:SS" → seconds into the hour
+_CLOCK = {f":{minute:02}:{second:02}": minute * 60 + second for minute in range(60) for second in range(60)}
+
+
 class Times(dict[str, "int | None"]):
     """Time stamps → epoch seconds: epoch as it is, ISO in the zone given (None: this machine's).
 
-    Used as a dict: `times[text]`; None where Slurm has no time, ValueError for what is no time. Each text is converted
-    once, ISO stamps of one minute share one look-up.
+    Used as a dict: `times[text]`; None where Slurm has no time, ValueError for what is no time. Remembered are the words for
+    no time and the hours of ISO stamps; seconds are too many.
     """
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__()
         self._zone = zone
-        self._minutes: dict[str, int] = {}
+        self._hours: dict[str, int] = {}
 
     def __missing__(self, text: str) -> int | None:
-        if len(self) >= _CACHE_SIZE:
-            self.clear()
-        start = self._minutes.get(text[:16])
-        if start is not None and len(text) == 19 and text[16] == ":":
-            value: int | None = start + int(text[17:])
-        elif text.isdigit():
-            value = whole(text) or None
-        else:
-            value = self._slow(text, text[:16])
+        if len(text) == 19:
+            start, seconds = self._hours.get(text[:13]), _CLOCK.get(text[13:])
+            if start is not None and seconds is not None:
+                return start + seconds
+        value = (whole(text) or None) if text.isdigit() else self._slow(text)
         if value is not None and not 0 <= value < LAST_TIME:
             raise ValueError(f"{text!r} is not a time between 1970 and 2286")
-        self[text] = value
+        if value is None and len(self) < _CACHE_SIZE:
+            self[text] = value
         return value
 
-    def _slow(self, text: str, minute: str) -> int | None:
+    def _slow(self, text: str) -> int | None:
         if is_no_value(text):
             return None
         if not _ISO.fullmatch(text):
@@ -85,10 +86,16 @@ class Times(dict[str, "int | None"]):
         when = datetime.fromisoformat(text.replace("Z", "+00:00"))
         if when.tzinfo is not None:
             return int(when.timestamp())
-        if len(self._minutes) >= _CACHE_SIZE:
-            self._minutes.clear()
-        start = self._minutes[minute] = self._epoch(when.replace(second=0))
-        return start + when.second
+        self._remember(text[:13], when)
+        return self._epoch(when)
+
+    def _remember(self, hour: str, when: datetime) -> None:
+        """Note where an hour begins, unless the clock is set within it."""
+        first, last = self._epoch(when.replace(minute=0, second=0)), self._epoch(when.replace(minute=59, second=59))
+        if last - first == 3599 and first >= 0:
+            if len(self._hours) >= _CACHE_SIZE:
+                self._hours.clear()
+            self._hours[hour] = first
 
     def _epoch(self, when: datetime) -> int:
         return int(when.replace(tzinfo=self._zone).timestamp() if self._zone else when.timestamp())
@@ -104,8 +111,11 @@ class Times(dict[str, "int | None"]):
 
 def elapsed(text: str) -> float | None:
     """Seconds of D-HH:MM:SS, HH:MM:SS, MM:SS, MM:SS.mmm, or plain seconds (the Raw fields)."""
-    if len(text) == 8 and text[2] == text[5] == ":" and (text[:2] + text[3:5] + text[6:]).isdecimal():
-        return int(text[:2]) * 3600 + int(text[3:5]) * 60 + int(text[6:])
+    clock = _CLOCK.get(text[-6:])
+    if clock is not None:
+        days, dash, hours = text[:-6].rpartition("-")
+        if hours.isdecimal() and len(text) < MAX_DIGITS and (days.isdecimal() if dash else not days):
+            return int(days or 0) * 86400 + int(hours) * 3600 + clock
     if text.isdigit():
         return whole(text)
     match = _ELAPSED.fullmatch(text)

@@ -65,7 +65,7 @@ class Dump:
         pending: list[str] = []  # lines of a row that is not whole yet
         for lines in self._blocks():
             rows = [line.split(self._delimiter) for line in lines]
-            if not pending and all(map(self._whole, rows)):  # nearly always: no look at each line's neighbours
+            if not pending and self._all_whole(rows):  # nearly always: no look at each line's neighbours
                 if held is not None:
                     rows.insert(0, held)
                 held = rows.pop()
@@ -83,6 +83,15 @@ class Dump:
 
     def _whole(self, row: list[str]) -> bool:
         return len(row) == self._fitter.width and row[self._id_at][:1].isdigit() and not (self._trailing and row[-1])
+
+    def _all_whole(self, rows: list[list[str]]) -> bool:
+        """The same of many at once."""
+        width, at = self._fitter.width, self._id_at
+        begins = [row[at][:1] for row in rows if len(row) == width]
+        return (
+            len(begins) == len(rows) and all(begins) and "".join(begins).isdigit()
+            and not (self._trailing and any(row[-1] for row in rows))
+        )  # fmt: skip
 
     def _next(
         self,

@@ -154,9 +154,9 @@ class Attempt(NamedTuple):
         return self.state in OPEN_STATES or (self.start is not None and self.end is None)
 
 
-# What one node gave to one attempt: node, CPUs, memory MiB, GPUs, largest resident memory MiB, and whether a step told it
-# (else it is divided evenly). A plain tuple: there are millions.
-TaskRow = tuple[str, Optional[float], Optional[float], Optional[float], Optional[float], bool]
+# What one node gave to one attempt: CPUs, memory MiB, GPUs, largest resident memory MiB, and 1 where a step told it (0: it is
+# divided evenly). A plain tuple: there are millions.
+TaskRow = tuple[Optional[float], Optional[float], Optional[float], Optional[float], int]
 
 
 class Group(NamedTuple):
@@ -234,7 +234,7 @@ class Reader:
         except ValueError as err:
             reject(Reject(str(err), kept_text(job)))
             return None
-        flat = job
+        flat = [*job]
         for step in steps:
             flat += step
         return Group(number, submit, digest("\x1f".join(flat)), job, steps)
@@ -295,9 +295,9 @@ class Reader:
             if tres_text and raw.endswith(".batch"):
                 share = self._tres[tres_text]
                 batch = Share(node_list, share.cpus, share.mem_mib, share.gpus)
-            if rss_text:
-                largest, node = mib(rss_text), rss_node or node_list
-                if largest is not None and largest > rss.get(node, -1.0):
+            if rss_text and (largest := mib(rss_text)) is not None:
+                node = rss_node or node_list
+                if node not in rss or largest > rss[node]:
                     rss[node] = largest
         return failed, batch, rss
 
@@ -315,11 +315,16 @@ class Reader:
 
 
 def _getter(at: Mapping[str, int], names: Sequence[str]) -> Callable[[list[str]], tuple[str, ...]]:
-    """Row → its fields of these names; what the header lacks (−1) is empty."""
-    get = itemgetter(*[at[name] for name in names])
+    """Row → its fields of these names; what the header lacks (−1) is empty (the row may get an empty field more)."""
+    get: Callable[[list[str]], tuple[str, ...]] = itemgetter(*[at[name] for name in names])
     if min(at[name] for name in names) >= 0:
         return get
-    return lambda row: get([*row, ""])
+
+    def lacking(row: list[str]) -> tuple[str, ...]:
+        row.append("")
+        return get(row)
+
+    return lacking
 
 
 class Memo(dict[str, Any]):
@@ -409,7 +414,7 @@ def asked_memory(found: convert.Memory | None, nnodes: int, cpus: int | None) ->
 
 
 def tasks(attempt: Attempt, names: Sequence[str]) -> list[TaskRow]:
-    """One task per node (names: the attempt's node list, expanded) of an attempt that ran, as `TaskRow`s.
+    """One task per node (names: the attempt's node list, expanded, in its order) of an attempt that ran, as `TaskRow`s.
 
     The batch step holds everything the job has on its node, so it tells that node's share; the rest is divided evenly
     (exact where one node is left).
@@ -420,7 +425,7 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[TaskRow]:
     gpus: float | None = attempt.gpus
     mem, rest, rss = attempt.mem_mib, len(names), attempt.rss.get
     if rest == 1:
-        return [(names[0], cpus, mem, gpus, rss(names[0]), True)]
+        return [(cpus, mem, gpus, rss(names[0]), 1)]
     batch = attempt.batch
     if batch is not None and batch.node in names:
         rest -= 1
@@ -429,10 +434,10 @@ def tasks(attempt: Attempt, names: Sequence[str]) -> list[TaskRow]:
         batch = None
     if rest > 1:
         cpus, mem, gpus = _part(cpus, rest), _part(mem, rest), _part(gpus, rest)
-    exact = rest == 1
-    found: list[TaskRow] = [(name, cpus, mem, gpus, rss(name), exact) for name in names]
+    exact = int(rest == 1)
+    found: list[TaskRow] = [(cpus, mem, gpus, rss(name), exact) for name in names]
     if batch is not None:
-        found[names.index(batch.node)] = (*batch, rss(batch.node), True)
+        found[names.index(batch.node)] = (batch.cpus, batch.mem_mib, batch.gpus, rss(batch.node), 1)
     return found
 
 

@@ -1,7 +1,6 @@
-"""The history in SQLite: opening, ids of names, writing of attempts in bulk. The only place that writes attempts.
+"""The history in SQLite: opening, the marks of a cluster, ids of names, rejects. Attempts are written by `bulk`.
 
-sqlite-utils opens the file and runs the migrations; the bulk path uses its connection's executemany. A chunk is one
-transaction: after a crash the database holds whole chunks, and reading them again changes nothing.
+sqlite-utils opens the file and runs the migrations; the bulk path uses its connection's executemany.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,8 +21,8 @@ from slurm_hook.snapshot import hand_over
 from . import records, schema
 from .sqlite_words import BUSY_SECONDS, explain, look_at
 
-CHUNK = 2000
-_CACHE_SIZE = 20_000
+_CACHE_SIZE = 100_000  # names of a kind
+_LISTED = 100_000  # nodes in the node lists that are remembered
 MAX_HOSTS = 65_536  # Slurm takes as many in one range and refuses more
 
 
@@ -211,16 +210,11 @@ def _expand_plain(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-_ATTEMPT_COLUMNS = (
-    "id", "cluster_id", "job_id", "submit", "digest", "is_open", "label", "array_job", "array_task", "het_job", "het_offset",
-    "work_id", "account", "partition", "qos", "state_id", "cancelled_by", "exit_code", "exit_signal", "derived_code",
-    "derived_signal", "eligible", "start", "end", "elapsed", "limit_minutes", "nnodes", "cpus", "mem_mib", "gpus", "gpu_type",
-    "node_list", "failed_node", "restarts", "nsteps", "flags",
-)  # fmt: skip
-_INSERT = f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"  # noqa: S608
-_UPSERT = f"{_INSERT} ON CONFLICT (id) DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in _ATTEMPT_COLUMNS[4:])}"
-_INSERT_TASK = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_INSERT_STEP = f"INSERT OR REPLACE INTO steps VALUES ({', '.join('?' * 15)})"  # noqa: S608
+class Nodes(NamedTuple):
+    """The nodes of a node list in its order: names and ids."""
+
+    names: tuple[str, ...]
+    ids: tuple[int, ...]
 
 
 class Store:
@@ -232,8 +226,9 @@ class Store:
         # ids come from the tables themselves; checking each of millions of rows again costs a tenth of the time
         self.conn.execute("PRAGMA foreign_keys = OFF")
         self._names: dict[str, dict[Any, int]] = {"users": {}, "states": {}, "works": {}, "nodes": {}}
-        self._node_lists: dict[str, tuple[str, ...]] = {}
-        self._text = records.Memo(stored_text)
+        self._nodes_of: dict[str, Nodes] = {}
+        self._listed = 0
+        self.text = records.Memo(stored_text)
         if not cluster.isprintable():
             raise UsageError(f"{cluster!r} can't be the name of a cluster; name it with -M")
         with transaction(self.conn, path):
@@ -283,115 +278,29 @@ class Store:
         sql = "SELECT job_id, min(submit) FROM attempts WHERE cluster_id = ? AND is_open = 1 AND submit < ? AND job_id > 0"
         return self.conn.execute(sql + " GROUP BY job_id ORDER BY 2", (self.cluster_id, before)).fetchall()
 
-    # writing
-    def write(self, reader: records.Reader, groups: Iterable[records.Group], reject: Callable[[records.Reject], None]) -> Counts:
-        """Write a chunk of groups in one transaction. Unchanged ones are left alone without being converted."""
-        unique = {(g.job_id, g.submit): g for g in groups}
-        try:
-            return self._write(reader, unique, reject)
-        except BaseException:
-            for known in self._names.values():  # ids given out in a transaction that is gone
-                known.clear()
-            raise
-
-    def _write(
-        self,
-        reader: records.Reader,
-        unique: dict[tuple[int, int], records.Group],
-        reject: Callable[[records.Reject], None],
-    ) -> Counts:
-        with transaction(self.conn, self.path):
-            known = self._known(unique)
-            fresh = [g for key, g in unique.items() if key not in known or known[key][1] != g.digest]
-            next_id = self._one("SELECT coalesce(max(id), 0) FROM attempts") + 1
-            attempts, tasks, steps, changed = [], [], [], []
-            for group in fresh:
-                old = known.get((group.job_id, group.submit))
-                try:
-                    attempt = reader.attempt(group)
-                except ValueError as err:
-                    reject(records.Reject(str(err), records.kept_text(group.job)))
-                    continue
-                if old:
-                    attempt_id = old[0]
-                    changed.append((attempt_id,))
-                else:
-                    attempt_id, next_id = next_id, next_id + 1
-                row, its_tasks, its_steps = self._rows(attempt_id, group.digest, attempt, reject)
-                attempts.append(row)
-                tasks += its_tasks
-                steps += its_steps
-            self._insert(attempts, tasks, steps, changed)
-            if attempts:
-                self._seen(next_id - len(attempts) + len(changed), changed)
-        return Counts(len(unique), len(attempts) - len(changed), len(changed), len(tasks))
-
-    def _insert(self, attempts: list[Any], tasks: list[Any], steps: list[Any], changed: list[Any]) -> None:
-        if changed:
-            self.conn.executemany("DELETE FROM tasks WHERE attempt_id = ?", changed)
-            self.conn.executemany("DELETE FROM steps WHERE attempt_id = ?", changed)
-        self.conn.executemany(_UPSERT if changed else _INSERT, attempts)
-        self.conn.executemany(_INSERT_TASK, tasks)
-        self.conn.executemany(_INSERT_STEP, steps)
-
-    def _seen(self, first_new: int, changed: Sequence[tuple[int]]) -> None:
-        """Widen the time in which nodes are known to have been there by the tasks of new and changed attempts."""
-        update = (
-            "UPDATE nodes SET first_seen = min(coalesce(first_seen, t.first), t.first),"
-            " last_seen = max(coalesce(last_seen, t.last), t.last) FROM (SELECT node_id, min(start) AS first,"
-            " max(coalesce(end, start)) AS last FROM tasks WHERE {} GROUP BY +node_id) t WHERE nodes.id = t.node_id"
-        )
-        self.conn.execute(update.format("attempt_id >= ?"), (first_new,))  # +: by key, not over the index of all nodes
-        self.conn.executemany(update.format("attempt_id = ?"), changed)
-
-    def _known(self, unique: dict[tuple[int, int], records.Group]) -> dict[tuple[int, int], tuple[int, bytes]]:
-        """Attempts of the chunk that are there: key → id, digest. One range query where the numbers lie close."""
-        if not unique:
-            return {}
-        low, high = min(unique)[0], max(unique)[0]
-        sql = "SELECT job_id, submit, id, digest FROM attempts WHERE cluster_id = ? AND "
-        if high - low <= 20 * len(unique):
-            rows = self.conn.execute(sql + "job_id BETWEEN ? AND ?", (self.cluster_id, low, high)).fetchall()
-        else:
-            one = sql + "job_id = ? AND submit = ?"
-            rows = [r for key in unique for r in self.conn.execute(one, (self.cluster_id, *key))]
-        return {(job, submit): (number, digest) for job, submit, number, digest in rows}
-
-    def _rows(
-        self, attempt_id: int, digest: bytes, a: records.Attempt, reject: Callable[[records.Reject], None]
-    ) -> tuple[tuple[Any, ...], list[Any], list[Any]]:
-        """The table rows of one attempt: attempt, tasks, steps."""
-        flags = a.flags
-        try:
-            names = self.expand(a.node_list)
-        except ValueError as err:
-            reject(records.Reject(f"{err}; the attempt is kept without nodes", f"JobID={a.label}"))
-            names, flags = (), flags | records.BAD_NODE_LIST
-        text = self._text
-        row = (
-            attempt_id, self.cluster_id, a.job_id, a.submit, digest, a.is_open, stored_text(a.label), a.array_job,
-            a.array_task, a.het_job, a.het_offset, self._work(a.user, a.name), text[a.account], text[a.partition],
-            text[a.qos], self._id("states", a.state), *a[14:27], a.gpus, a.gpu_type, text[a.node_list], a.failed_node,
-            a.restarts, a.nsteps, flags,
-        )  # fmt: skip
-        start, end, known = a.start, a.end, self._names["nodes"]
-        tasks = [(attempt_id, known.get(t[0]) or self.node_id(t[0]), start, end, *t[1:]) for t in records.tasks(a, names)]
-        steps = [
-            (attempt_id, stored_text(s.step), stored_text(s.name), self._id("states", s.state), *s[3:])
-            for s in a.steps
-        ]  # fmt: skip
-        return row, tasks, steps
-
-    def expand(self, node_list: str) -> tuple[str, ...]:
-        """Names of a node list, remembered. Raises ValueError."""
-        names = self._node_lists.get(node_list)
-        if names is None:
-            if len(self._node_lists) >= _CACHE_SIZE // 10:
-                self._node_lists.clear()
-            names = self._node_lists[node_list] = expand_nodes(node_list)
-        return names
+    def next_attempt_id(self) -> int:
+        """The number of the next attempt of any cluster."""
+        return int(self._one("SELECT coalesce(max(id), 0) FROM attempts")) + 1
 
     # ids of names
+    def listed_nodes(self, node_list: str) -> Nodes:
+        """Names and ids of a node list, remembered. Raises ValueError."""
+        found = self._nodes_of.get(node_list)
+        if found is None:
+            names = expand_nodes(node_list)
+            self._listed += len(names)
+            if self._listed > _LISTED:
+                self._nodes_of.clear()
+                self._listed = len(names)
+            found = self._nodes_of[node_list] = Nodes(names, tuple([self.node_id(name) for name in names]))
+        return found
+
+    def forget_names(self) -> None:
+        """Forget the ids of names: those given out in a transaction that was rolled back aren't there."""
+        for known in self._names.values():
+            known.clear()
+        self._nodes_of.clear()
+
     def _id(self, table: str, name: str) -> int:
         known = self._names[table]
         number = known.get(name)
@@ -413,7 +322,12 @@ class Store:
         self._names[table][key] = number
         return number
 
-    def _work(self, user: str, name: str) -> int:
+    def state_id(self, name: str) -> int:
+        """Id of a state word; it is made known if it isn't yet."""
+        return self._names["states"].get(name) or self._id("states", name)
+
+    def work_id(self, user: str, name: str) -> int:
+        """Id of a kind of work, a user's jobs of one name; it is made known if it isn't yet."""
         number = self._names["works"].get((user, name))
         if number is None:
             key = (self._id("users", user), stored_text(name))

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import collect, maintenance, records, schema, store
+from accounting import bulk, collect, maintenance, records, schema, store
 from slurm_hook.cli import workhorse
 from slurm_hook.errors import BusyError, StoreError
 from tests.accounting_rows import put, row, stores
@@ -327,11 +327,11 @@ def test_full_disk_leaves_the_database_as_before(made):
 
 def test_error_in_the_middle_gives_no_stale_ids(made, monkeypatch):
     """Ids of names made in a transaction that is rolled back must not be used afterwards."""
-    real = made["c"]._insert
-    monkeypatch.setattr(made["c"], "_insert", lambda *a: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")))
+    real = bulk.Writer._insert
+    monkeypatch.setattr(bulk.Writer, "_insert", lambda *a: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")))
     with pytest.raises(StoreError, match="disk I/O error"):
         put(made, row(1, User="zoe", JobName="zz", NodeList="z1"))
-    monkeypatch.setattr(made["c"], "_insert", real)
+    monkeypatch.setattr(bulk.Writer, "_insert", real)
     put(made, row(2, User="yan", JobName="yy", NodeList="y1"), row(3, User="zoe", JobName="zz", NodeList="z1"))
     assert all_of(made, "SELECT user, job_name, node_list FROM job_history ORDER BY job") == [
         ("yan", "yy", "y1"),
@@ -354,14 +354,14 @@ def test_killed_at_any_moment(tmp_path):
     for chunks in (1, 3):
         child = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while child.poll() is None and time.monotonic() < deadline and count(path) < chunks * store.CHUNK:
+        while child.poll() is None and time.monotonic() < deadline and count(path) < chunks * bulk.CHUNK:
             time.sleep(0.002)
         child.send_signal(signal.SIGKILL)
         child.wait()
         conn = store.connect(path).conn
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % store.CHUNK in (0, 12_000 % store.CHUNK)
+        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % bulk.CHUNK in (0, 12_000 % bulk.CHUNK)
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     assert "12000 attempts read" in done.stdout
     assert count(path) == 12_000
