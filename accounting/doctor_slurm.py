@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import pwd
 import re
+import sys
 from pathlib import Path
 
+from slurm_hook import bounded
 from slurm_hook.errors import SlurmError
 
-from .doctor import Answer, Check, Host, bad, ok, warn
+from .doctor import TIMEOUT, Answer, Check, Host, bad, ok, warn
 
 OLDEST, NEWEST = (20, 11), (26, 5)
 PUBLISHED_PYSLURM = ((25, 11),)
@@ -53,14 +54,29 @@ def pyslurm(host: Host) -> Answer:
         text = f"not installed ({'a release for' if fits else 'the package index has none for'} Slurm {series}"
         text += " exists); sacct is used, with the same records" if fits else "); sacct is used, with the same records"
         return bad(text, 'set [slurm] backend = "auto", or build pyslurm') if wanted == "pyslurm" else ok(text)
-    # by its metadata: importing it can end the whole process where Slurm's configuration is missing
+    why = why_not_pyslurm()
+    if why is None:
+        return ok(f"fits Slurm {series}" + ("; [slurm] backend says to use sacct" if wanted == "cli" else ""))
+    if wanted == "cli":
+        return ok(f"{why}; sacct is used, as [slurm] backend says")
+    if wanted == "pyslurm":
+        return bad(why, 'set [slurm] backend = "auto", or install a release that fits')
+    return warn(f"{why}; sacct is used, with the same records", "install a release that fits, or remove it")
+
+
+_ASK_PYSLURM = "from accounting import source; print(source.why_not_pyslurm({}) or '')"
+
+
+def why_not_pyslurm() -> str | None:
+    """Why `auto` reads with sacct; None when it reads with pyslurm. Asked in a process of its own: importing pyslurm ends
+    the process where Slurm's configuration is missing."""
+    argv = [sys.executable, "-c", _ASK_PYSLURM.format(TIMEOUT)]
     try:
-        have = importlib.metadata.version("pyslurm")
-    except importlib.metadata.PackageNotFoundError:
-        return warn("its version can't be told; sacct is used", "install the release that fits, or remove it")
-    if not have.startswith(series + "."):
-        return warn(f"{have} doesn't fit Slurm {series}; sacct is used", "install the release that fits, or remove it")
-    return ok(f"{have}, fits Slurm {series}")
+        code, out, _ = bounded.run(argv, 2 * TIMEOUT, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    except (bounded.Expired, OSError):
+        return "pyslurm doesn't answer"
+    said = out.decode("utf-8", "replace").strip()
+    return "pyslurm can't be loaded" if code else said or None
 
 
 def slurmdbd(host: Host) -> Answer:

@@ -40,99 +40,71 @@ class Dump:
         """fields: names of the columns where the dump has no header. Raises InputError when there are none."""
         if not delimiter or "\n" in delimiter:
             raise InputError(f"--delimiter {delimiter!r}: must be a character or more, and no line break")
-        self._file, self._delimiter, self._number = file, delimiter, 0
+        self._file, self.delimiter, self.headless = file, delimiter, bool(fields)
         self._first: str | None = None
         line = file.readline()
         self._end = "\r\n" if line.endswith("\r\n") else "\n"
         line = line.removesuffix(self._end)
         if fields:
             self.header, self._first = [f.strip() for f in fields], line
-            self._trailing = len(line.split(delimiter)) == len(fields) + 1 and line.endswith(delimiter)
+            self.trailing = len(line.split(delimiter)) == len(fields) + 1 and line.endswith(delimiter)
         else:
-            self._trailing = line.endswith(delimiter)
+            self.trailing = line.endswith(delimiter)
             self.header = [name.strip() for name in line.removesuffix(delimiter).split(delimiter)]
-            self._number = 1
         _check_header(self.header, delimiter)
         names = [name.lower() for name in self.header]
-        self._fitter = Fitter(names, delimiter, known=_KNOWN, trailing=self._trailing)
-        self._id_at = next(i for i, n in enumerate(names) if n in ("jobidraw", "jobid"))
+        self.fitter = Fitter(names, delimiter, known=_KNOWN, trailing=self.trailing)
+        self.id_at = next(i for i, n in enumerate(names) if n in ("jobidraw", "jobid"))
         self._kept_at = [i for i, n in enumerate(names) if n in _KNOWN and n != "jobname"]
         self._shown = next((i for i, n in enumerate(names) if n not in _KNOWN), len(names))
 
     def rows(self, reject: Callable[[records.Reject], None]) -> Iterator[list[str]]:
         """The rows, each as wide as the header. What can't be put together goes to `reject`."""
-        held: list[str] | None = None  # a row waits for the next line: its last field may go on there
-        pending: list[str] = []  # lines of a row that is not whole yet
+        joiner = _Joiner(self, reject)
         for lines in self._blocks():
-            rows = [line.split(self._delimiter) for line in lines]
-            if not pending and self._all_whole(rows):  # nearly always: no look at each line's neighbours
-                if held is not None:
-                    rows.insert(0, held)
-                held = rows.pop()
-                yield from map(self._out, rows) if self._trailing else rows
-                self._number += len(lines)
+            rows = [line.split(self.delimiter) for line in lines]
+            if joiner.idle and self._all_whole(rows):  # nearly always: no look at each line's neighbours
+                done = joiner.take_rows(rows)
+                yield from map(self._out, done) if self.trailing else done
                 continue
             for line, row in zip(lines, rows):
-                self._number += 1
-                held, pending, done = self._next(line, row, held, pending, reject)
-                if done is not None:
-                    yield self._out(done)
-        held = self._give_up(held, pending, reject)
-        if held is not None:
-            yield self._out(held)
+                before = joiner.take(line, row)
+                if before is not None:
+                    yield self._out(before)
+        last = joiner.finish()
+        if last is not None:
+            yield self._out(last)
 
-    def _whole(self, row: list[str]) -> bool:
-        return len(row) == self._fitter.width and row[self._id_at][:1].isdigit() and not (self._trailing and row[-1])
+    def whole(self, row: list[str]) -> bool:
+        """As many fields as the header has, and where the id belongs a number."""
+        return len(row) == self.fitter.width and row[self.id_at][:1].isdigit() and not (self.trailing and row[-1])
 
     def _all_whole(self, rows: list[list[str]]) -> bool:
         """The same of many at once."""
-        width, at = self._fitter.width, self._id_at
+        width, at = self.fitter.width, self.id_at
         begins = [row[at][:1] for row in rows if len(row) == width]
         return (
             len(begins) == len(rows) and all(begins) and "".join(begins).isdigit()
-            and not (self._trailing and any(row[-1] for row in rows))
+            and not (self.trailing and any(row[-1] for row in rows))
         )  # fmt: skip
 
-    def _next(
-        self,
-        line: str,
-        row: list[str],
-        held: list[str] | None,
-        pending: list[str],
-        reject: Callable[[records.Reject], None],
-    ) -> tuple[list[str] | None, list[str], list[str] | None]:
-        """One more line → the held row, the lines that wait, and a row that is done."""
-        if self._whole(row) and (not pending or self._fitter.is_row(row)):
-            return row, [], self._give_up(held, pending, reject)
-        held, pending, following = self._broken(line, row, held, pending, reject)
-        if following is None:
-            return held, pending, None
-        return following or None, pending, held
-
-    def _broken(
-        self,
-        line: str,
-        row: list[str],
-        held: list[str] | None,
-        pending: list[str],
-        reject: Callable[[records.Reject], None],
-    ) -> tuple[list[str] | None, list[str], list[str] | None]:
-        """A line that is no row by itself → the held row, the lines that wait, and the row they make if they make one."""
-        if self._says_nothing(line, row, pending):
-            return held, pending, None
-        if pending and self._starts(row) and not self._starts(pending[0].split(self._delimiter)):
-            held, pending = self._give_up(held, pending, reject), []
-        pending = [*pending, line]
-        found = self._fit(pending, reject)
-        if found is None and len(pending) > _MAX_LINES:
-            return self._give_up(held, pending, reject), [], None
-        return held, [] if found is not None else pending, found
-
-    def _says_nothing(self, line: str, row: list[str], pending: list[str]) -> bool:
+    def says_nothing(self, line: str, row: list[str]) -> bool:
         """An empty line that no free text can own, or the header again where dumps were joined."""
         if not line:
-            return not pending and not self._fitter.free[-1]
+            return not self.fitter.free[-1]
         return [row[0].removeprefix("\ufeff"), *row[1 : len(self.header)]] == self.header
+
+    def starts(self, fields: Sequence[str]) -> bool:
+        """A row begins here, as far as its id tells."""
+        return len(fields) > self.id_at and ID.fullmatch(fields[self.id_at]) is not None
+
+    def same(self, fits: Sequence[list[str]]) -> bool:
+        """All ways to put a row together say the same in the fields that are kept, names apart."""
+        return len({tuple([row[i] for i in self._kept_at]) for row in fits}) == 1
+
+    def shown(self, fields: Sequence[str]) -> str:
+        """What a reject may show: the fields before the first that may not be kept."""
+        return self.delimiter.join(fields[: self._shown])
 
     def _blocks(self) -> Iterator[list[str]]:
         """The lines after the header, many at a time."""
@@ -145,41 +117,89 @@ class Dump:
             yield rest.split("\n") if rest[-1] != "\n" else [rest.removesuffix(self._end)]
 
     def _out(self, row: list[str]) -> list[str]:
-        return row[:-1] if self._trailing else row
+        return row[:-1] if self.trailing else row
 
-    def _starts(self, fields: Sequence[str]) -> bool:
-        """A row begins here, as far as its id tells."""
-        return len(fields) > self._id_at and ID.fullmatch(fields[self._id_at]) is not None
 
-    def _give_up(self, held: list[str] | None, pending: list[str], reject: Callable[[records.Reject], None]) -> list[str] | None:
+class _Joiner:
+    """Puts the lines of one dump together: a row waits for what may be the rest of its last field, lines wait for the rest of
+    their row."""
+
+    def __init__(self, dump: Dump, reject: Callable[[records.Reject], None]) -> None:
+        self._dump, self._reject = dump, reject
+        self._held: list[str] | None = None  # the row that waits
+        self._pending: list[str] = []  # lines of a row that is not whole yet
+        self._number = 0 if dump.headless else 1  # lines read
+        self._since = 0  # line at which the pending ones begin
+
+    @property
+    def idle(self) -> bool:
+        """No line waits for the rest of its row."""
+        return not self._pending
+
+    def take_rows(self, rows: list[list[str]]) -> list[list[str]]:
+        """Whole rows, at least one; returns those that are done."""
+        self._number += len(rows)
+        if self._held is not None:
+            rows.insert(0, self._held)
+        self._held = rows.pop()
+        return rows
+
+    def take(self, line: str, row: list[str]) -> list[str] | None:
+        """One more line, as it is and split; returns the row before it when that is done."""
+        self._number += 1
+        dump, pending = self._dump, self._pending
+        if dump.whole(row) and (not pending or dump.fitter.is_row(row)):
+            self._give_up()
+            return self._swap(row)
+        if (line or not pending) and dump.says_nothing(line, row):
+            return None
+        if pending and dump.starts(row) and not dump.starts(pending[0].split(dump.delimiter)):
+            self._give_up()
+        return self._add(line, row)
+
+    def _add(self, line: str, row: list[str]) -> list[str] | None:
+        """A line that is no row by itself, as far as one can see."""
+        if not self._pending:
+            self._since = self._number
+        self._pending.append(line)
+        fields = "\n".join(self._pending).split(self._dump.delimiter)
+        fits = self._dump.fitter.fits(fields)
+        if fits:
+            self._pending = []
+            if self._dump.same(fits):
+                return self._swap(fits[0])
+            self._refuse("too many fields, and more than one way to put them together", fields)
+            return self._swap(None)
+        if len(self._pending) > 1 and self._dump.whole(row):  # odd as it is, it is no part of what came before
+            self._pending.pop()
+            self._give_up()
+            return self._swap(row)
+        if len(self._pending) > _MAX_LINES:
+            self._give_up()
+        return None
+
+    def finish(self) -> list[str] | None:
+        """The end: the last row."""
+        self._give_up()
+        return self._held
+
+    def _swap(self, row: list[str] | None) -> list[str] | None:
+        done, self._held = self._held, row
+        return done
+
+    def _give_up(self) -> None:
         """Lines that don't make a row: the rest of the last row's free text, or a broken row to reject."""
-        if not pending:
-            return held
-        fields = pending[0].split(self._delimiter)
-        if held is not None and self._fitter.free[-1] and not self._starts(fields):
-            held[-1] = "\n".join([held[-1], *pending])
-            return held
-        if any(pending):
-            reject(self._reject(f"{len(fields)} fields instead of {self._fitter.width}, and no way to put it together", fields))
-        return held
+        lines, self._pending = self._pending, []
+        if not lines:
+            return
+        dump, fields = self._dump, lines[0].split(self._dump.delimiter)
+        if self._held is not None and dump.fitter.free[-1] and not dump.starts(fields):
+            self._held[-1] = "\n".join([self._held[-1], *lines])
+        elif any(lines):
+            self._refuse(f"{len(fields)} fields instead of {dump.fitter.width}, and no way to put it together", fields)
 
-    def _reject(self, reason: str, fields: Sequence[str]) -> records.Reject:
-        """Only the fields before the first that may not be kept are shown."""
-        shown = self._delimiter.join(fields[: self._shown])
-        return records.Reject(reason, f"line {self._number}: {shown}")
-
-    def _fit(self, lines: list[str], reject: Callable[[records.Reject], None]) -> list[str] | None:
-        """The row that the lines make; None while there is none; empty when it was rejected as ambiguous."""
-        fields = "\n".join(lines).split(self._delimiter)
-        if len(fields) < self._fitter.width:
-            return None
-        fits = self._fitter.fits(fields)
-        if not fits:
-            return None
-        if len({tuple([row[i] for i in self._kept_at]) for row in fits}) > 1:
-            reject(self._reject("too many fields, and more than one way to put them together", fields))
-            return []
-        return fits[0]
+    def _refuse(self, reason: str, fields: Sequence[str]) -> None:
+        self._reject(records.Reject(reason, f"line {self._since}: {self._dump.shown(fields)}"))
 
 
 def _check_header(header: Sequence[str], delimiter: str) -> None:

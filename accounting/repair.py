@@ -25,6 +25,7 @@ _EXIT = re.compile(r"(?:\d+:\d+)?")
 _TRES = re.compile(r"(?:[\w/:.-]+=[^,\s|]*(?:,|$))*")
 _HOSTS = re.compile(r"[\w.,\[\]-]*|None assigned")
 _WORD = re.compile(r"\S*")  # the others hold no blank: accounts, flags, partitions
+_WORDS = re.compile(r"[^\n]*")  # but users of other directories do now and then
 _NOTHING = re.compile(r"")
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (ID, "jobid jobidraw"),
@@ -55,22 +56,27 @@ class Fitter:
         if trailing:
             self.free.append(False)
             self._shapes.append(_NOTHING)
+        self._loose = [_WORDS if shape is _WORD else shape for shape in self._shapes]
         self.width, self._delimiter = len(self.free), delimiter
 
     def is_row(self, fields: Sequence[str]) -> bool:
         """True when each field fits its column as it stands."""
-        return len(fields) == self.width and all(map(self._takes, range(self.width), fields))
-
-    def _takes(self, column: int, text: str) -> bool:
-        return self.free[column] or self._shapes[column].fullmatch(text) is not None
+        takes = zip(self.free, self._loose, fields)
+        return len(fields) == self.width and all(free or shape.fullmatch(text) for free, shape, text in takes)
 
     def fits(self, fields: Sequence[str]) -> list[list[str]]:
         """The best ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text.
 
-        Best is what takes the fewest empty fields into free text: a name of nothing but delimiters is unlikely.
+        Best is what takes the fewest empty fields into free text: a name of nothing but delimiters is unlikely. Blanks in
+        users, accounts and the like are looked at only where there is no way without.
         """
-        search = _Search(self, fields)
-        return list(search.ways(0, 0)) if search.cost(0, 0) < _NEVER else []
+        if len(fields) < self.width:
+            return []
+        for shapes in (self._shapes, self._loose):
+            search = _Search(self, shapes, fields)
+            if search.cost(0, 0) < _NEVER:
+                return list(search.ways(0, 0))
+        return []
 
     def join(self, fields: Sequence[str]) -> str:
         """The text that was split into these fields."""
@@ -80,8 +86,8 @@ class Fitter:
 class _Search:
     """Cheapest assignment of fields to columns, by column and position; each is solved once."""
 
-    def __init__(self, fitter: Fitter, fields: Sequence[str]) -> None:
-        self._fitter, self._fields = fitter, fields
+    def __init__(self, fitter: Fitter, shapes: Sequence[re.Pattern[str]], fields: Sequence[str]) -> None:
+        self._fitter, self._shapes, self._fields = fitter, shapes, fields
         self._costs: dict[tuple[int, int], float] = {}
         self._left = _MAX_FITS
 
@@ -92,7 +98,7 @@ class _Search:
             for taken in range(1, rest - (fitter.width - column - 1) + 1):
                 own = sum(not text for text in self._fields[at : at + taken]) if taken > 1 else 0
                 yield taken, own + self.cost(column + 1, at + taken)
-        elif fitter._takes(column, self._fields[at]):
+        elif self._shapes[column].fullmatch(self._fields[at]):
             yield 1, self.cost(column + 1, at + 1)
 
     def cost(self, column: int, at: int) -> float:

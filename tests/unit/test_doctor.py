@@ -357,3 +357,27 @@ def test_routes(tmp_path, monkeypatch):
 def test_stretches_of_time():
     assert [doctor.ago(s) for s in (5, 600, 20000, 400000)] == ["5 s", "10 min", "5.6 h", "4.6 days"]
     assert doctor_site.settings(host(settings_path="/nonexistent")).level == OK
+
+
+@pytest.mark.parametrize(
+    ("backend", "why", "level", "words"),
+    [
+        ("auto", None, OK, "fits Slurm 22.5"),
+        ("auto", "this pyslurm can't tell requeued jobs", WARNING, "requeued jobs; sacct is used"),
+        ("cli", "this pyslurm can't tell requeued jobs", OK, "as [slurm] backend says"),
+        ("pyslurm", "made for another", CRITICAL, "made for another"),
+    ],
+)
+def test_doctor_says_which_source_is_read(monkeypatch, backend, why, level, words):
+    monkeypatch.setattr(doctor_slurm.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(doctor_slurm, "why_not_pyslurm", lambda: why)
+    answer = one("pyslurm", host(settings={"slurm.backend": backend}))
+    assert (answer.level, words in answer.text) == (level, True), answer
+
+
+def test_doctor_survives_a_pyslurm_that_ends_its_process(tmp_path, monkeypatch):
+    """As its import does where Slurm's configuration is missing."""
+    (tmp_path / "pyslurm.py").write_text("import os\nos._exit(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    answer = one("pyslurm", host())
+    assert (answer.level, answer.text) == (WARNING, "pyslurm can't be loaded; sacct is used, with the same records")

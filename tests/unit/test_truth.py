@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from accounting import collect, convert, dump, store
 from slurm_hook import hostlist
 from tests.accounting_rows import stores
+from tests.conftest import SEARCH
 
 FIELDS = [
     "JobID", "JobIDRaw", "Cluster", "User", "Submit", "Start", "End", "Elapsed", "State", "ExitCode",
@@ -136,7 +137,7 @@ def dumps(draw):
     return found, gpus_told, delimiter, text
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25 * max(SEARCH, 1), deadline=None)
 @given(dumps())
 def test_what_goes_in_comes_out(tmp_path_factory, case):
     found, gpus_told, delimiter, text = case
