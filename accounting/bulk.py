@@ -16,7 +16,7 @@ CHUNK = 4000  # attempts a transaction
 AT_ONCE = 100  # groups taken together: few enough that the processor's cache holds them
 
 # sqlite3 searches long for how to adapt what is neither number nor text; told at once, a None costs a third
-sqlite3.register_adapter(type(None), {}.get)  # None stays None
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]  # None stays None
 sqlite3.register_adapter(bytes, bytes)
 
 _COLUMNS = (
