@@ -157,6 +157,6 @@ class Writer:
         row = (
             attempt_id, store.cluster_id, a.job_id, a.submit, digest, int(a.is_open), stored_text(a.label),
             store.work_id(a.user, a.name), text[a.account], text[a.partition], text[a.qos], store.state_id(a.state),
-            *a[15:27], a.gpus, a.gpu_type, text[a.node_list], a.nsteps, flags,
+            *a[15:29], text[a.node_list], a.nsteps, flags,
         )  # fmt: skip
         return row, (*a[4:8], a.cancelled_by, a.failed_node, a.restarts)

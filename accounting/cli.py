@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -240,8 +239,7 @@ def _dump(file: Any, path: str, delimiter: str, fields: Sequence[str]) -> dump.D
 
 
 def _is_json(file: Any) -> bool:
-    start = file.buffer.peek(64).removeprefix(codecs.BOM_UTF8)
-    return start.lstrip()[:1] == b"{"
+    return file.buffer.peek(64).lstrip()[:1] == b"{"
 
 
 Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]

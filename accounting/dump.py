@@ -6,7 +6,9 @@ the others are rejected.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from typing import IO
 
 from slurm_hook.errors import InputError
@@ -19,7 +21,7 @@ _BLOCK = 1 << 18
 _KNOWN = frozenset(n.lower() for f in records.FIELDS for n in (f.name, *f.instead))
 
 
-def open_dump(path: str) -> IO[str]:
+def open_dump(path: str) -> TextIOWrapper:
     """Open a dump ("-": stdin) so that any bytes survive and only a line feed ends a line. A byte order mark is no part of it.
 
     Raises InputError.
@@ -28,9 +30,12 @@ def open_dump(path: str) -> IO[str]:
         raise InputError("--file '': an empty path; name a dump, or - for stdin")
     try:
         source = 0 if path == "-" else path
-        return open(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n", closefd=path != "-")
+        file = open(source, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=path != "-")  # noqa: SIM115
+        if file.buffer.peek(3).startswith(codecs.BOM_UTF8):  # type: ignore[attr-defined]
+            file.buffer.read(3)
     except OSError as err:
         raise InputError(f"{path}: can't be read ({err.strerror}); name a dump that can, or - for stdin") from err
+    return file
 
 
 class Dump:

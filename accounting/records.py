@@ -200,7 +200,7 @@ class Reader:
         self._later = times.later_reading
         # a cluster's rows repeat the same few texts: each is converted once
         self._time, self._tres = times, Memo(convert.parse_tres)
-        self._number, self._span, self._state = Memo(convert.integer), Memo(convert.elapsed), Memo(convert.state)
+        self._number, self._state = Memo(convert.integer), Memo(convert.state)
         self._code, self._word, self._limit = Memo(convert.exit_code), Memo(host_text), Memo(convert.limit_minutes)
         self._memory = Memo(convert.memory)
 
@@ -246,7 +246,7 @@ class Reader:
             tres_text, asked, limit, partition, account, qos, user, node_list, _, _, _, failed_node, restarts, name,
         ) = group.job  # fmt: skip
         label = label or raw
-        shown = convert.JobId(group.job_id) if label.isdigit() else convert.job_id(label)
+        parents = _NO_PARENTS if label.isdigit() else _parents(label)
         state, cancelled_by = self._state[state_text]
         start, end, elapsed, flags = self._times(begin, finish, lasted, state)
         tres: convert.Tres = self._tres[tres_text]
@@ -257,9 +257,8 @@ class Reader:
         if mem is None and asked:
             mem = asked_memory(self._memory[asked], tres.nodes or nnodes, cpus)
         return Attempt(
-            cluster or self._cluster, group.job_id, group.submit, label, shown.job if shown.is_array else None,
-            shown.task, shown.job if shown.het_offset is not None else None, shown.het_offset, user, name, account,
-            partition, qos, state, cancelled_by, code, signal, derived, derived_signal, self._time[eligible], start, end,
+            cluster or self._cluster, group.job_id, group.submit, label, *parents, user, name, account, partition, qos,
+            state, cancelled_by, code, signal, derived, derived_signal, self._time[eligible], start, end,
             elapsed, self._limit[limit], nnodes, cpus, mem, tres.gpus, tres.gpu_type, self._word[node_list] or "",
             self._word[failed_node], self._number[restarts], flags | (NO_RAW_ID if group.job_id < 0 else 0),
             len(group.steps), *self._steps(group.steps),
@@ -268,7 +267,7 @@ class Reader:
     def _times(self, begin: str, finish: str, lasted_text: str, state: str) -> tuple[int | None, int | None, int | None, int]:
         """Start, end, run time and flags: ends before the start are clamped, the hour that DST repeats is resolved."""
         start, end, flags = self._time[begin], self._time[finish], 0
-        lasted = self._span[lasted_text]
+        lasted = convert.elapsed(lasted_text)
         if start is None:
             return None, end, None, 0
         if end is None and lasted is not None and state not in OPEN_STATES:
@@ -387,6 +386,16 @@ def raw_bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+_NO_PARENTS = (None, None, None, None)
+
+
+def _parents(label: str) -> tuple[int | None, int | None, int | None, int | None]:
+    """Array and task, het job and offset of a JobID as people see it. Raises ValueError."""
+    shown = convert.job_id(label)
+    het = shown.het_offset is not None
+    return shown.job if shown.is_array else None, shown.task, shown.job if het else None, shown.het_offset
 
 
 def host_text(text: str) -> str | None:
