@@ -52,8 +52,9 @@ class Logged:
         """Output of a command that succeeds."""
         self._out.write_bytes(b"")
         words = [str(word) for word in argv]
+        inside = [sys.executable, "-c", _LISTEN, str(self._out), *words]
         done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", _OWN_DEV, "sh", str(self._dev), sys.executable, "-c", _LISTEN, str(self._out), *words],
+            ["unshare", "--mount", "sh", "-c", _OWN_DEV, "sh", str(self._dev), *inside],
             env={**self._sandbox.env, "PYTHONPATH": str(ROOT), **(env or {})},
             cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
