@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from slurm_hook import bounded
+from slurm_hook.errors import InputError
 
 LOG_FILE = "/var/log/workhorse/workhorse.log"
 JOURNAL = "the journal"
@@ -32,7 +33,7 @@ def source(path: str = LOG_FILE) -> str | None:
 
 
 def read(where: str | None, since: float, until: float) -> Iterator[dict[str, Any]]:
-    """Decisions of a stretch of time (epoch seconds), oldest first; each with its time as `time`."""
+    """Decisions of a stretch of time (epoch seconds), oldest first; each with its time as `time`. Raises InputError."""
     if where is None:
         return
     lines = _journal(since, until) if where == JOURNAL else _file(where, until)
@@ -42,7 +43,11 @@ def read(where: str | None, since: float, until: float) -> Iterator[dict[str, An
 
 
 def _file(path: str, now: float) -> Iterator[dict[str, Any]]:
-    with open(path, encoding="utf-8", errors="replace") as file:
+    try:
+        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
+    except OSError as err:
+        raise InputError(f"{path}: can't be read ({err.strerror}); name the log of decisions with --log") from err
+    with file:
         for number, line in enumerate(file):
             if number >= MAX_LINES:
                 return

@@ -18,12 +18,12 @@ set -eu
 mount --make-rprivate /
 scratch=$1 shared=$2 seen=$3; shift 3
 mount -t tmpfs tmpfs "$scratch"
-[ -z "$seen" ] || mount --bind "$shared" "$seen"
 for folder do
     name=$(printf %s "$folder" | tr / _)
     mkdir "$scratch/$name" "$scratch/$name/upper" "$scratch/$name/work"
     mount -t overlay overlay -o "lowerdir=$folder,upperdir=$scratch/$name/upper,workdir=$scratch/$name/work" "$folder"
 done
+[ -z "$seen" ] || { mkdir -p "$seen"; mount --bind "$shared" "$seen"; }
 rm -rf /var/lib/workhorse /etc/workhorse /opt/workhorse /var/log/workhorse # what runs of others may have left on this machine
 echo ready
 exec cat
@@ -43,7 +43,6 @@ class BareHost:
         if self.seen_as:
             self._claim = open(f"/run/lock/workhorse-tests{self.seen_as.replace('/', '-')}", "w")
             fcntl.flock(self._claim, fcntl.LOCK_SH)
-            Path(self.seen_as).mkdir(exist_ok=True)  # where it is mounted; stays empty outside
         argv = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(self.scratch), str(self.shared or ""), self.seen_as, *FOLDERS]
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self._holder.stdout
@@ -58,7 +57,7 @@ class BareHost:
         if self.seen_as:
             with self._claim, suppress(OSError):  # another host still mounts there, or it was there before
                 fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                Path(self.seen_as).rmdir()
+                Path(self.seen_as).rmdir()  # where it was mounted, empty outside
 
     def run(
         self, argv: Iterable[str | Path], *, check: bool = True, timeout: float = 300, env: dict[str, str] | None = None,

@@ -108,7 +108,8 @@ act() { # COMMAND…: printed, and run unless --dry-run
 }
 
 render() { # FILE: its text with this site's paths
-    sed -e "s|@PREFIX@|$prefix|g" -e "s|@STATE@|$state|g" -e "s|@USER@|$user|g" -e "s|@CONFIG@|$config|g" "$1"
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@STATE@|$state|g" -e "s|@USER@|$user|g" -e "s|@CONFIG@|$config|g" \
+        -e "s|@PUBLISH@|$publish|g" -e "s|@ENVIRONMENT@|$run_environment|g" "$1"
 }
 
 put() { # SOURCE TARGET MODE: writes a file whole, with this site's paths, if it isn't so already
@@ -230,6 +231,22 @@ drop_old_releases() { # the one before stays: something may still be running fro
     done
 }
 
+# Where Slurm's commands and configuration are, for timers and cron: what this shell knows, else what an earlier run knew
+# (sudo keeps neither). Words of other characters than these could mean something to systemd, cron or sed.
+find_slurm() {
+    local found
+    found=$(command -v sinfo || command -v slurmctld || true)
+    slurm_bin=${found%/*} slurm_conf=${SLURM_CONF:-}
+    slurm_bin=${slurm_bin:-$(installed_option slurm_bin)} slurm_conf=${slurm_conf:-$(installed_option slurm_conf)}
+    case $slurm_bin$slurm_conf in
+        *[!A-Za-z0-9._/+-]*) say "note: timers can't be told of PATH $slurm_bin and SLURM_CONF $slurm_conf: only letters, digits and ._/+- can be in them"; slurm_bin='' slurm_conf='';;
+    esac
+    run_environment="PATH=$STANDARD_PATH"
+    case :$STANDARD_PATH: in *":$slurm_bin:"*) ;; *) [ -z "$slurm_bin" ] || run_environment="PATH=$slurm_bin:$STANDARD_PATH";; esac
+    [ -z "$slurm_conf" ] || run_environment="$run_environment SLURM_CONF=$slurm_conf"
+}
+STANDARD_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
 # slurmctld knows its version without a configuration, the clients don't
 slurm_version() { { sinfo --version || slurmctld -V || slurmd -V; } 2>/dev/null | sed -n 's/[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p'; }
 
@@ -249,10 +266,11 @@ pick_pyslurm() { # [VENV]: the release that fits this Slurm, where there is one;
 
 site_install() {
     manifest=()
+    find_slurm
     slurm=$(slurm_version || true)
     # Slurm 22.05 is pyslurm 22.5
     slurm_series=${slurm:+${slurm%.*}.$((10#${slurm#*.}))}
-    if [ -n "$slurm" ]; then say "Slurm $slurm"; else say "Slurm's commands aren't in PATH here: 'workhorse doctor' will say so too"; fi
+    if [ -n "$slurm" ]; then say "Slurm $slurm"; else say "Slurm's commands aren't in PATH here: put them there for this run, so that timers learn where they are"; fi
     site_python
     say "Python $("$python" -c 'import platform; print(platform.python_version())') ($python)"
     publish=${publish:-$(installed_option publish)}
@@ -405,7 +423,7 @@ write_manifest() {
         case " ${manifest[*]} " in *" $old "*) ;; *) [ ! -e "$root$old" ] || act rm -f "$root$old";; esac
     done < <(cat "$root$prefix/manifest" 2>/dev/null)
     printf '%s\n' "${manifest[@]}" | sort -u >"$scratch/manifest"
-    printf 'role=%s\nuser=%s\npublish=%s\nwatch=%s\n' "$role" "$user" "$publish" "$watch" >"$scratch/install.conf"
+    printf 'role=%s\nuser=%s\npublish=%s\nwatch=%s\nslurm_bin=%s\nslurm_conf=%s\n' "$role" "$user" "$publish" "$watch" "$slurm_bin" "$slurm_conf" >"$scratch/install.conf"
     put "$scratch/manifest" "$prefix/manifest" 0644
     put "$scratch/install.conf" "$prefix/install.conf" 0644
 }
@@ -454,6 +472,7 @@ site_uninstall() {
     fi
     role=$(installed_option role) user=$(installed_option user) publish=$(installed_option publish)
     user=${user:-workhorse} publish=${publish:-$state/public}
+    find_slurm
     stop_services
     local history memory
     history=$(setting history.path "$state/history.db") memory=$(setting dispatch.state "$state/dispatch.json")
@@ -485,7 +504,8 @@ stop_services() {
     switch_off workhorse-dispatch-watch.service
     [ "$role" = controller ] || return 0
     # before the program goes: afterwards nobody would know which excludes were ours
-    act "$prefix/bin/workhorse" dispatch --release || [ -n "$force" ] ||
+    # shellcheck disable=SC2086 # words of plain characters
+    act env $run_environment "$prefix/bin/workhorse" dispatch --release || [ -n "$force" ] ||
         die "our excludes could not be taken off pending jobs (above). Mend that, or go on with --force: these jobs then keep them"
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import manual
+from slurm_hook import cli, manual
 from slurm_hook.errors import EXIT_CODES
 from tests import history_made
 
@@ -78,6 +78,42 @@ def test_expected_faults_have_no_traceback_and_a_listed_code(name, fault, tmp_pa
     assert done.returncode in LISTED, done
     if done.returncode not in (0,) and name != "doctor":
         assert done.stderr.strip(), "a failure says what and why"
+
+
+WRONG = ("", "\x1b[2J\n'; DROP TABLE attempts; --", "-1", "9" * 40, "/nonexistent/x", "\udcff\u0663")
+
+
+def value_options():
+    """Each option with a value, and each argument, of each command."""
+    for name, command in sorted(COMMANDS.items()):
+        for param in command.params:
+            if not getattr(param, "is_flag", False):
+                yield pytest.param(name, param, id=f"{name} {param.opts[0]}")
+
+
+@pytest.fixture
+def inside(site, tmp_path, monkeypatch, capsys):
+    """Call the command line in this process, without Slurm: exit code and what was said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    def call(words):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["--config", str(site), *words])
+        return left.value.code, "".join(capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(("name", "param"), list(value_options()))
+def test_wrong_values_have_no_traceback_and_a_listed_code(name, param, inside):
+    """Anything that isn't ours raises here as it stands; what is said of it can't move a terminal's cursor."""
+    needed = ARGUMENTS.get(name, [])
+    for value in WRONG:
+        words = [param.opts[0], value, *needed] if param.opts[0].startswith("-") else ["--", *[value] * max(len(needed), 1)]
+        code, said = inside([*name.split(), *words])
+        assert code in LISTED and "\x1b" not in said, (words, code, said)
+        assert code in (0, 3) or name == "doctor" or said.strip(), "a failure says what and why"
 
 
 JSON = {

@@ -1,9 +1,11 @@
 """Doctor on a real Slurm: fine where all is well, and each fault told with its mend."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 pytestmark = pytest.mark.integration
@@ -51,10 +53,26 @@ def test_no_slurm_is_critical_and_quick(sandbox, site, tmp_path):
     assert found["slurm"]["level"] == "critical" and found["rights"]["level"] == "unknown"
 
 
-def test_an_ordinary_user_is_told_what_he_may_not_see(sandbox, site):
-    run(sandbox, site, "refresh")
-    site.parent.chmod(0o755)
-    argv = [sys.executable, "-m", "slurm_hook.cli", "--config", str(site), "doctor", "--role", "login", "--check", "history"]
-    done = sandbox.run(argv, user="alice", env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}, check=False)
-    assert "Traceback" not in done.stderr
-    assert done.returncode in (2, 3) and "history" in done.stdout, done.stdout + done.stderr
+@pytest.fixture
+def readable(sandbox):
+    """Code, click and a site where everybody can read them, wherever the checkout and its Python are; the history is private."""
+    folder = sandbox.root / "everybody"
+    for source in (ROOT / "slurm_hook", ROOT / "accounting", Path(click.__file__).parent):
+        shutil.copytree(source, folder / "lib" / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "public").mkdir(mode=0o755)
+    (folder / "w.toml").write_text(f"[history]\npath = '{folder}/history.db'\n[publish]\npath = '{folder}/public'\n")
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_an_ordinary_user_is_told_what_he_may_not_see(sandbox, readable):
+    run(sandbox, readable / "w.toml", "refresh")
+    argv = ["/usr/bin/python3", "-m", "slurm_hook.cli", "--config", readable / "w.toml", "doctor", "--json"]
+    env = {"PYTHONPATH": str(readable / "lib"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = sandbox.run([*argv, "--check", "history", "--check", "settings"], user="alice", env=env, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    found = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert (found["history"]["level"], done.returncode) == ("unknown", 3)
+    assert "may not be read by alice" in found["history"]["text"] and "run doctor as root" in found["history"]["mend"]

@@ -62,10 +62,10 @@ def test_rows_are_read_with_hostile_comments():
     assert explain.from_sacct("") is None
 
 
-def slurm(folder, user):
+def slurm(folder, user, state="PENDING"):
     """A squeue that knows job 7 of this user."""
     path = folder / "squeue"
-    row = f"7|7|{user}|PENDING||n1|{text(Mark('avoid', 'snap1', 3))}"
+    row = f"7|7|{user}|{state}||n1|{text(Mark('avoid', 'snap1', 3))}"
     path.write_text(f"#!/bin/sh\necho '{row}'\n")
     path.chmod(0o755)
 
@@ -92,6 +92,19 @@ def test_others_are_told_nothing(site, monkeypatch):
     slurm(site, "someone-else")
     shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7"], standalone_mode=False)
     assert "another user's" in str(shown.exception) and "lemon" not in shown.output
+
+
+@pytest.mark.parametrize(("state", "told"), [("PENDING", False), ("RUNNING", False), ("COMPLETED", True), ("FAILED", True)])
+def test_nobody_is_blamed_for_a_job_that_has_not_ended(site, monkeypatch, state, told):
+    from accounting.explain import Verdict
+    from slurm_hook import cli_explain
+
+    slurm(site, "root", state)
+    (site / "none.db").touch()
+    verdict = Verdict("7", "none", (), 0.0, "job 7: not in the history of cluster alpha; if it is new, the next collect reads it")
+    monkeypatch.setattr(cli_explain, "_blame", lambda *_: verdict)
+    shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7"])
+    assert shown.exit_code == 0 and ("the next collect" in shown.output) == told, shown.output
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", ".hidden", "gone"])

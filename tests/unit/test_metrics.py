@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,15 @@ def test_alerts_have_words_for_people():
     assert len(alerts) == len({a.split()[0] for a in alerts}) >= 8
     for alert in alerts:
         assert all(word in alert for word in ("expr:", "severity:", "summary:", "description:")), alert
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus' own checker isn't here")
+def test_prometheus_own_checker_has_nothing_to_say(families, tmp_path, monkeypatch):
+    rules = subprocess.run(["promtool", "check", "rules", ROOT / "etc/prometheus/workhorse-rules.yml"], check=False)
+    monkeypatch.setattr(decisions, "source", lambda: None)
+    text = metrics.gather(Settings({"history.path": str(tmp_path / "none")}), uids=[0], now=NOW).text()
+    told = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+    assert (rules.returncode, told.returncode, told.stdout + told.stderr) == (0, 0, "")
 
 
 def test_dashboard_is_one_that_grafana_takes():

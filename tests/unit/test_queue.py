@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from slurm_hook import cli, cli_queue, jobs, mark, queue
 from slurm_hook.config import Settings
+from slurm_hook.errors import SlurmError
 from slurm_hook.jobs import Details, PastJob
 from slurm_hook.mark import Mark
 from slurm_hook.waiting import State
@@ -130,3 +131,42 @@ def test_command_line(slurm):
     assert "only root" in str(run(cli.workhorse, ["queue", "-u", "bob"]).exception)
     assert "no such pipeline" in str(run(cli.workhorse, ["queue", "--pipeline", "zzz"]).exception)
     assert "next" in run(cli.workhorse, ["queue", "--pipeline", "1"]).output
+
+
+@pytest.mark.parametrize(
+    ("euid", "words", "shown"),
+    [
+        (1000, [], "no stage is waiting\n"), (0, [], "no stage is waiting\n"), (0, ["-u", "bob"], "no stage of bob is waiting\n"),
+        (0, ["-u", "\x1b[2Jbob"], "no stage of \\x1b[2Jbob is waiting\n"), (1000, ["--json"], "[]\n"),
+        (1000, ["-P"], "|".join(cli_queue.STAGE_COLUMNS) + "\n"), (1000, ["-P", "--noheader"], ""),
+    ],
+)  # fmt: skip
+def test_an_empty_queue(slurm, monkeypatch, euid, words, shown):
+    monkeypatch.setattr(jobs, "load", lambda: [])
+    monkeypatch.setattr(cli_queue.os, "geteuid", lambda: euid)
+    done = CliRunner().invoke(cli.workhorse, ["queue", *words])
+    assert (done.exit_code, done.output) == (0, shown)
+
+
+def test_only_others_wait(slurm, monkeypatch):
+    monkeypatch.setattr(jobs, "load", lambda: [job(2, user="bob", name="bobs"), job(3, user="carol")])
+    assert CliRunner().invoke(cli.workhorse, ["queue"]).output == "no stage is waiting\nand 2 of others\n"
+
+
+def test_a_slurm_that_does_not_answer(slurm, monkeypatch, capsys):
+    def silent(*_):
+        raise SlurmError("squeue is not in PATH")
+
+    monkeypatch.setattr(jobs, "load", silent)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["queue"])
+    assert left.value.code == 69 and capsys.readouterr().err == "workhorse: squeue is not in PATH\n"
+
+
+def test_finished_stages_that_accounting_can_not_tell_are_missed_aloud(slurm, monkeypatch):
+    def silent(*_):
+        raise SlurmError("sacct is not in PATH")
+
+    monkeypatch.setattr(jobs, "history", silent)
+    done = CliRunner().invoke(cli.workhorse, ["queue", "--pipeline", "1"])
+    assert done.exit_code == 0 and "finished stages are missing: sacct is not in PATH" in done.output
