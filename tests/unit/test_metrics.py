@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from accounting import decisions, metrics
 from accounting.store import Store, connect
+from slurm_hook import log
 from slurm_hook import log as slurm_log
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
@@ -64,6 +65,14 @@ def test_values(families):
     fails = {reason: value["fail_opens_last_day", reason] for reason in ("slurm", "snapshot", "no answer", "other")}
     assert fails == {"slurm": 2, "snapshot": 1, "no answer": 1, "other": 3}
     assert value["history_size_bytes",] > 0
+
+
+def test_fail_opens_are_counted_as_those_who_fail_write_them():
+    """The shim's own line, where Python gives no answer, and that of the Python part."""
+    (shim,) = re.findall(r"'(\{[^']*fail_open[^']*\})'", (ROOT / "etc/sbatch").read_text())
+    for line in (shim, log.failure("cli_filter", "slurm", "slurmctld does not answer"), log.failure("dispatch", "snapshot", "x")):
+        assert metrics.decision_key(json.loads(line))[1] == "fail_open"
+    assert metrics.decision_key(json.loads(shim))[0] == "wrapper"
 
 
 def test_names_follow_the_conventions(families):

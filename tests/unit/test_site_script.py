@@ -144,7 +144,8 @@ def test_dispatch_runs_by_a_timer_or_goes_on_by_itself(tmp_path, form, there, ab
 def test_systemd_understands_the_units(tmp_path):
     for unit in (ROOT / "etc/systemd").iterdir():
         text = unit.read_text()
-        for mark, value in (("@PREFIX@/bin/workhorse", "/bin/true"), ("@USER@", "root"), ("@STATE@", "/tmp")):
+        for mark, value in (("@PREFIX@/bin/workhorse", "/bin/true"), ("@USER@", "root"), ("@STATE@", "/tmp"),
+                            ("@PUBLISH@", "/tmp"), ("@ENVIRONMENT@", "PATH=/bin")):  # fmt: skip
             text = text.replace(mark, value)
         (tmp_path / unit.name).write_text(text)
     argv = ["systemd-analyze", "verify", "--man=no", *(str(path) for path in sorted(tmp_path.iterdir()))]
