@@ -41,6 +41,7 @@ def real_sbatch(path: str) -> str:
 @click.option("--sbatch", "sbatch", type=click.Path(), help="the real sbatch; default: the first binary of that name in PATH")
 @click.option("--scores", "folder", type=click.Path(), help="folder of the published files; default: [publish] path")
 @click.option("--mode", type=click.Choice(["observe", "avoid", "steer"]), help="judge as in this mode; default: the site's")
+@click.option("--seed", type=click.IntRange(1, 2**63), help="draw as with this seed, such as that of a job's mark (r=…)")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def plan(settings: Settings, arguments: tuple[str, ...], folder: str | None, sbatch: str | None, **how: Any) -> None:
@@ -56,11 +57,11 @@ def plan(settings: Settings, arguments: tuple[str, ...], folder: str | None, sba
     call = wrapper.Call(
         folder or settings.publish.path, sbatch or real_sbatch(os.environ.get("PATH", "")), "", PATIENCE, arguments
     )
-    case, decision, why = _consider(call, how["mode"])
+    case, decision, why = _consider(call, how["mode"], how["seed"])
     click.echo(json.dumps(_as_json(case, decision, why), indent=1) if how["as_json"] else text(case, decision, why))
 
 
-def _consider(call: wrapper.Call, mode: str | None) -> tuple[Case, Decision, str]:
+def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[Case, Decision, str]:
     command = options.read(call.argv)
     if not command.wrapped and command.script >= len(call.argv):
         raise UsageError("plan needs the script as a file, or --wrap: a script on stdin can't be read twice")
@@ -73,8 +74,9 @@ def _consider(call: wrapper.Call, mode: str | None) -> tuple[Case, Decision, str
     query = cluster.NodeQuery(wrapper.scontrol_of(call), PATIENCE)
     try:
         found = wrapper.consider(
-            call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=time.monotonic() + PATIENCE, uids=uids
-        )
+            call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=time.monotonic() + PATIENCE, uids=uids,
+            seed=seed,
+        )  # fmt: skip
     except RequestError as err:
         raise RequestError(f"passed through: {err}") from err
     finally:
@@ -91,7 +93,10 @@ def _consider(call: wrapper.Call, mode: str | None) -> tuple[Case, Decision, str
 
 def text(case: Case, decision: Decision, why: str) -> str:
     """The plan for people: what is done, the options added, the candidates."""
-    words = {"pass": "passed through", "avoid": "some nodes left out", "steer": "confined to a drawn pool"}
+    words = {
+        "pass": "passed through", "avoid": "some nodes left out", "steer": "confined to a drawn pool",
+        "control": "left untouched, to compare others with",
+    }  # fmt: skip
     lines = [f"{words[decision.action]}: {decision.reason}", f"ours by: {why}"]
     lines.append(f"mode {case.settings['steer.mode']}, method {case.scores.method}, scores {case.scores.id}")
     if decision.pool:

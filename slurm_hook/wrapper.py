@@ -184,6 +184,7 @@ def consider(
     nodes: Callable[[], Mapping[str, NodeScore]],
     deadline: float,
     uids: Sequence[int],
+    seed: int | None = None,
 ) -> tuple[Case, Decision, str] | None:
     """What `sbatch` with these arguments would ask for, and our decision; None where the job isn't ours.
 
@@ -196,7 +197,7 @@ def consider(
     told = directives.parse(script)
     blocks = max(command.components, components(script))
     requests = _requests(call, command, blocks, cluster.options_of(asked, blocks, deadline, query.load))
-    return judge(requests, told, scores, nodes, query=query, publish=call.publish, uids=uids, deadline=deadline)
+    return judge(requests, told, scores, nodes, query=query, publish=call.publish, uids=uids, deadline=deadline, seed=seed)
 
 
 def judge(
@@ -209,8 +210,12 @@ def judge(
     publish: str,
     uids: Sequence[int],
     deadline: float,
+    seed: int | None = None,
 ) -> tuple[Case, Decision, str] | None:
-    """Match rules, live nodes (the one RPC) and decision; None where the job isn't ours. Raises WorkhorseError."""
+    """Match rules, live nodes (the one RPC) and decision; None where the job isn't ours. Raises WorkhorseError.
+
+    seed: of the draw; None for one of its own.
+    """
     from .config import Settings  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
@@ -230,7 +235,7 @@ def judge(
     nodes_now = query.nodes(deadline, _partitions(scores, live))
     case = decide.Case(
         requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now, live=live, now=time.time(),
-        seed=_seed(),
+        seed=_seed() if seed is None else seed,
     )  # fmt: skip
     return case, decide.decide(case), why
 

@@ -357,6 +357,7 @@ def test_a_script_on_stdin_is_there_again_after_a_refusal(shim, content, kind):
         ("printf 'no line break' >&2; exit 7", 7, b"no line break"),
         ("printf 'a\\n\\n\\0b\\377\\n' >&2; exit 0", 0, b"a\n\n\0b\xff\n"),
         ("exit 42", 42, b""),
+        ("echo 'sbatch: error: a mistake' >&2; exit 255", 255, None),
         (f"echo '{REFUSALS[0]}' >&2", 0, None),
     ],
 )
