@@ -65,7 +65,7 @@ def refused(sandbox: Sandbox) -> Refused:
 REFUSALS = (
     ("Invalid node name specified", "--exclude=gone[001-003]", "-N4"),
     ("Requested node configuration is not available", "--exclude=gpu[01-13]", "-N4"),
-    ("Node count specification invalid", "--nodes=5", "-n4"),
+    ("Node count specification invalid", "--nodes=5", "-n8"),
     ("invalid number of nodes", "--nodelist=gpu[03-06]", "-N2"),
 )
 
