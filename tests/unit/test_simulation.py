@@ -84,6 +84,17 @@ def test_an_outage_takes_the_jobs_of_its_switch():
     assert all(r[4] == WRONG and r[6] < 0 for r in died)
 
 
+def test_bad_nodes_heal_while_others_turn_bad():
+    """All of them in the world "turning", and the hazards at the end are those of the nodes that are bad then."""
+    run = _run(Random, world="turning", bad_share=0.1)
+    world, still = run.world, make(parameters(**{**SMALL, "bad_share": 0.1}), 3)
+    assert world.bad.sum() == still.bad.sum() == 3
+    assert not (world.bad & still.bad).any()
+    assert (run.hazard[world.bad] >= 10 * BASE).all() and (run.hazard[~world.bad] < 10 * BASE).all()
+    assert sorted(run.hazard) == sorted(still.hazard)
+    assert np.array_equal(world.submit, still.submit)  # all else is the same
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_takes_as_many_idle_nodes_as_asked(policy):
     run = _run(POLICIES[policy], days=4.0)
