@@ -12,7 +12,8 @@ import numpy as np
 Rows = list[dict[str, Any]]
 RANDOM, KNOWING, SAME_PLACER = "random", "all-knowing", "same placer, all-knowing"
 FAIR = ", sacrifice off"
-OBSERVED = (RANDOM, "attributed (B)")  # policies whose runs are looked at for bad nodes
+STEERED, STEERED_FAIR = "attributed (B)", "attributed, sacrifice off"
+OBSERVED = (RANDOM, STEERED)  # policies whose runs are looked at for bad nodes
 DRAWS = 2000
 
 
@@ -87,18 +88,67 @@ def text(value: tuple[float, float, float], form: str = ".2f") -> str:
     return f"{value[0]:{form}} [{value[1]:{form}}, {value[2]:{form}}]"
 
 
-def show(path: str) -> None:
-    """Print all tables of a results file."""
+Settings = dict[tuple[str, float], dict[str, dict[int, Any]]]
+
+
+def read(path: str) -> Settings:
+    """Rows by (world, load), policy and seed; the plain world at load 0.85 first."""
     with open(path, encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
-    settings: dict[tuple[str, float], dict[str, dict[int, Any]]] = defaultdict(lambda: defaultdict(dict))
+    settings: Settings = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         settings[(row["world"], row["load"])][row["policy"]][row["seed"]] = row
-    for (world, load), policies in sorted(settings.items(), key=lambda kv: (kv[0] != ("plain", 0.85), kv[0])):
+    return dict(sorted(settings.items(), key=lambda kv: (kv[0] != ("plain", 0.85), kv[0])))
+
+
+def show(path: str) -> None:
+    """Print all tables of a results file."""
+    for (world, load), policies in read(path).items():
         _policies(world, load, policies)
         for name in OBSERVED:
             if name in policies:
                 _detection(name, list(policies[name].values()))
+
+
+def show_short(path: str) -> None:
+    """Print what matters most: policies in the plain world, each other setting in a line, and how bad nodes are found."""
+    settings = read(path)
+    policies = settings[("plain", 0.85)]
+    print("| policy | seeds | large jobs (8+ nodes) lost to nodes after day 20 | share of the all-knowing gain | lost node-hours "
+          "| wait over random's | wear (CV) |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    for name, runs in policies.items():
+        mine = list(runs.values())
+        cells = [str(len(mine)), text(interval([r["failures_late"] for r in mine], mean), ".1f"), _share(policies, name, KNOWING)]
+        cells += [
+            text(interval([r["lost"] for r in mine], mean), ".0f"),
+            _wait(policies, name),
+            f"{np.mean([r['wear'] for r in mine]):.3f}",
+        ]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    print("\n| world, load | seeds | share of the all-knowing gain, `sacrifice` on | off | wait over random's, on | off | AUC | "
+          "precision | recall |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for (world, load), found in settings.items():
+        if {RANDOM, KNOWING, STEERED, STEERED_FAIR} <= set(found):
+            print(f"| {world}, {load:g} | {len(found[STEERED])} | " + " | ".join(_line(found)) + " |")
+    for name in OBSERVED:
+        _detection(name, list(policies[name].values()))
+
+
+def _line(policies: dict[str, dict[int, Any]]) -> list[str]:
+    found = [r["detection"] for r in policies[RANDOM].values()]
+    table = [f["rule"] for f in found]
+    return [
+        *(_share(policies, name, KNOWING) for name in (STEERED, STEERED_FAIR)),
+        *(_wait(policies, name) for name in (STEERED, STEERED_FAIR)),
+        text(interval([f["auc"] for f in found], mean), ".3f"),
+        text(interval(table, precision)), text(interval(table, recall)),
+    ]  # fmt: skip
+
+
+def _wait(policies: dict[str, dict[int, Any]], name: str) -> str:
+    """Mean wait over random's on the seeds that both have, and how many these are."""
+    pairs = [[r["wait"], policies[RANDOM][s]["wait"]] for s, r in policies[name].items() if s in policies[RANDOM]]
+    return "" if name == RANDOM else text(interval(pairs, ratio), "+.1%")
 
 
 def _policies(world: str, load: float, policies: dict[str, dict[int, Any]]) -> None:
@@ -111,8 +161,7 @@ def _policies(world: str, load: float, policies: dict[str, dict[int, Any]]) -> N
         cells = [str(len(mine)), *(text(interval([r[key] for r in mine], mean), ".1f") for key in ("failures", "failures_late"))]
         cells += [_share(policies, name, best) for best in (KNOWING, SAME_PLACER + FAIR if name.endswith(FAIR) else SAME_PLACER)]
         cells += [text(interval([r["lost"] for r in mine], mean), ".0f"), text(interval([r["wait"] for r in mine], mean), ".2f")]
-        pairs = [[r["wait"], policies[RANDOM][s]["wait"]] for s, r in runs.items() if s in policies[RANDOM]]
-        cells += ["" if name == RANDOM else text(interval(pairs, ratio), "+.1%"), f"{np.mean([r['wear'] for r in mine]):.3f}"]
+        cells += [_wait(policies, name), f"{np.mean([r['wear'] for r in mine]):.3f}"]
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 
