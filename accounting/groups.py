@@ -1,4 +1,4 @@
-"""Groups of nodes that are worse as a whole: a switch, a chassis, a GPU type. What they share is then to blame."""
+"""Groups of nodes that are worse as a whole: those of a switch, or of a GPU type. What they share is then to blame."""
 
 from __future__ import annotations
 
