@@ -49,7 +49,7 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
         raise UsageError(f"-u {user}: only root and the service user see others' jobs")
     whom = user or (None if everybody else me)
     if name is not None:
-        _show_pipeline(name, whom or me, now, form)
+        _show_pipeline(name, whom or me, now, form, _seen(settings))
         return
     found = _with_details(jobs.load())
     past = _past(settings, whom, found, now)
@@ -73,9 +73,25 @@ def _past(settings: Settings, user: str | None, found: list[jobs.Job], now: floa
     try:
         if user is None:
             return queue.past_of_state(waiting.read_state(settings["dispatch.state"]), found, now)
-        return queue.past_of_user(jobs.history(user, HISTORY_DAYS), found, user)
+        return queue.past_of_user(_history(user), found, user, _seen(settings))
     except (SlurmError, SnapshotError):
         return queue.Past()
+
+
+def _history(user: str) -> list[jobs.PastJob]:
+    return jobs.history(user, HISTORY_DAYS)
+
+
+def _seen(settings: Settings) -> dict[int, int]:
+    """Chains that dispatch has seen; none where it isn't heard of."""
+    from .cli_nodes import trusted_uids  # noqa: PLC0415
+    from .snapshot import read_live  # noqa: PLC0415
+
+    try:
+        chains = read_live(settings["publish.path"], trusted_uids=trusted_uids()).chains
+    except SnapshotError:
+        return {}
+    return {int(job): int(first) for job, first in chains.items() if str(job).isdecimal()}
 
 
 def _method(settings: Settings) -> str:
@@ -88,13 +104,13 @@ def _method(settings: Settings) -> str:
         return str(settings["scoring.method"])
 
 
-def _show_pipeline(name: str, user: str, now: float, form: dict[str, Any]) -> None:
+def _show_pipeline(name: str, user: str, now: float, form: dict[str, Any], seen: dict[int, int]) -> None:
     try:
-        past = jobs.history(user, HISTORY_DAYS)
+        past = _history(user)
     except SlurmError as err:
         click.echo(f"workhorse queue: finished stages are missing: {err}", err=True)
         past = []
-    parts = queue.pipeline_parts(name, jobs.load(), past, user, now)
+    parts = queue.pipeline_parts(name, jobs.load(), past, user, now, seen=seen)
     if not parts:
         raise InputError(f"--pipeline {name}: {user} has no such pipeline; `workhorse queue` shows names and job ids")
     _print(PART_COLUMNS, [_part_cells(p) for p in parts], [p._asdict() for p in parts], form)

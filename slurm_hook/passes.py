@@ -117,10 +117,11 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     facts = _facts(state.facts, full, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
-    live = _live(found, facts, nodes, now)
+    group = waiting.groups(found, state.chains)
+    live = _live(found, facts, nodes, now)._replace(chains=waiting.numbers(waiting.remember(found, group)))
     if publish:
         snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
-    state = _remember(state, found, facts, full, now)
+    state = _remember(state, found, facts, now, full=full, group=group)
     if not full:
         waiting.write_state(path, state)
         return Report(waiting=_count(found), problems=tuple(problems))
@@ -225,8 +226,9 @@ def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cl
     )  # fmt: skip
 
 
-def _remember(state: State, found: Sequence[Job], facts: Mapping[str, Any], full: bool, now: float) -> State:
-    group = waiting.groups(found, state.chains)
+def _remember(
+    state: State, found: Sequence[Job], facts: Mapping[str, Any], now: float, *, full: bool, group: Mapping[int, str]
+) -> State:
     invested, seen = waiting.invest(state, found, group, now)
     return state._replace(
         invested=invested, seen=seen, chains=waiting.remember(found, group), facts=facts, fingerprint=fingerprint(found),

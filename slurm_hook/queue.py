@@ -22,9 +22,12 @@ class Past(Record):
     invested: Mapping[str, float] = {}
 
 
-def past_of_user(records: Sequence[PastJob], found: Sequence[Job], user: str) -> Past:
-    """What one user's accounting tells: chains by what each submission named, and the attempts that ended."""
-    chains = chains_of(records, user)
+def past_of_user(records: Sequence[PastJob], found: Sequence[Job], user: str, seen: Mapping[int, int] | None = None) -> Past:
+    """What one user's accounting tells: chains by what each submission named, and the attempts that ended.
+
+    seen: what dispatch published of chains (by id the first job's), as dependencies in scripts aren't in accounting.
+    """
+    chains = chains_of(records, user, seen)
     group = waiting.groups(found, chains)
     current = {job.id: job for job in found if job.user == user}
     invested: dict[str, float] = {}
@@ -46,12 +49,16 @@ def past_of_state(state: State, found: Sequence[Job], now: float) -> Past:
     return Past(state.chains, sums)
 
 
-def chains_of(records: Sequence[PastJob], user: str) -> dict[int, str]:
+def chains_of(records: Sequence[PastJob], user: str, seen: Mapping[int, int] | None = None) -> dict[int, str]:
     """Pipeline of each of one user's past jobs, by mark or by what it was submitted to wait for; lone ones left out."""
-    forest = waiting.Forest({record.id for record in records} | {job for record in records for job in record.after})
-    for record in records:
-        for job in record.after:
-            forest.join(record.id, job)
+    own = {record.id for record in records}
+    ties = [(record.id, job) for record in records for job in record.after]
+    ties += [(job, first) for job, first in (seen or {}).items() if job in own or first in own]
+    runs: dict[str, int] = {}
+    ties += [(record.id, runs.setdefault(record.name, record.id)) for record in records if waiting.is_run(record.name)]
+    forest = waiting.Forest(own | {job for tie in ties for job in tie})
+    for one, other in ties:
+        forest.join(one, other)
     named: dict[int, str] = {}
     for record in records:
         given = mark.parse(record.comment)
@@ -153,13 +160,15 @@ class Part(Record):
     turn: bool = False
 
 
-def pipeline_parts(name: str, found: Sequence[Job], past: Iterable[PastJob], user: str, now: float) -> tuple[Part, ...]:
+def pipeline_parts(
+    name: str, found: Sequence[Job], past: Iterable[PastJob], user: str, now: float, *, seen: Mapping[int, int] | None = None
+) -> tuple[Part, ...]:
     """Stages of one user's pipeline, by name or by the id of any job in its chain, in the order of their job ids.
 
     past: what accounting knows, for stages that slurmctld has forgotten.
     """
     past = list(past)
-    chains = chains_of(past, user)
+    chains = chains_of(past, user, seen)
     group = waiting.groups(found, chains)
     number = name.lstrip("#")
     keys = {f"{user}/{name}", f"{user}#{number}"}

@@ -85,7 +85,8 @@ class Live(Record):
     """live.json: dispatch's heartbeat and what a submission would else have to ask slurmctld for.
 
     partitions: name → {"nodes": folded list, "default": bool, "max_time": minutes or None, "state": str};
-    queue_head: highest priority of an eligible waiting job by partition; pools: (time, folded list) given lately.
+    queue_head: highest priority of an eligible waiting job by partition; pools: (time, folded list) given lately;
+    chains: of jobs that dependencies tied together, by id the id of the first: numbers alone, no user data.
     """
 
     cluster: str
@@ -95,6 +96,7 @@ class Live(Record):
     topology: str = ""
     queue_head: Mapping[str, Any] = {}
     pools: tuple[tuple[float, str], ...] = ()
+    chains: Mapping[str, int] = {}
 
     def age(self, now: float) -> float:
         """Seconds since dispatch last wrote."""
@@ -157,7 +159,7 @@ def live_from_json(data: Any, source: str = LIVE_NAME) -> Live:
             cluster=str(data["cluster"]), created=float(data["created"]), reservations=reservations,
             partitions=dict(data["partitions"]), topology=str(data.get("topology", "")),
             queue_head=dict(data.get("queue_head", {})),
-            pools=tuple((float(t), str(n)) for t, n in data.get("pools", ())),
+            pools=tuple((float(t), str(n)) for t, n in data.get("pools", ())), chains=dict(data.get("chains", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise SnapshotError(f"{source}: damaged ({type(err).__name__}: {err}); dispatch writes it anew at its next pass") from err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 from . import hostlist, jobs, snapshot
 from .errors import SnapshotError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FORMAT = 1
+_RUN = re.compile(r"(?:^|_)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_BASE = re.compile(r"\d+")
 FORGET = 86400.0  # seconds after which a pipeline without living jobs is forgotten
 
 
@@ -185,20 +188,29 @@ class Forest:
 
 
 def _ties(found: Sequence[Job]) -> Iterator[tuple[int, int]]:
-    """Pairs of one user's jobs of which one waits for the other; `singleton` waits for all of the same name."""
+    """Pairs of one user's jobs that belong together: one waits for the other, or they are parts of one, or of one workflow."""
     by_id = {job.id: job for job in found}
+    parts: dict[int, Job] = {}  # tasks of an array and components of a het job by the number that users know
+    for job in found:
+        if job.array or job.het:
+            base = int(_BASE.match(job.label)[0])  # type: ignore[index]
+            yield parts.setdefault(base, job).id, job.id
     alike: dict[tuple[str, str], int] = {}
     for job in found:
-        if not job.dependency:
-            continue
-        for link in jobs.links(job.dependency):
-            if link.job in by_id and by_id[link.job].user == job.user:
-                yield job.id, link.job
-        if "singleton" in job.dependency:
+        for link in jobs.links(job.dependency) if job.dependency else ():
+            other = by_id.get(link.job) or parts.get(link.job)
+            if other is not None and other.user == job.user:
+                yield job.id, other.id
+        if "singleton" in job.dependency or is_run(job.name):  # `singleton` waits for all of the same name
             alike[job.user, job.name] = job.id
     for job in found if alike else ():
         if (job.user, job.name) in alike:
             yield alike[job.user, job.name], job.id
+
+
+def is_run(name: str) -> bool:
+    """A name made up for one run of a workflow (snakemake's executor does so): all that bear it are of that run."""
+    return _RUN.search(name) is not None
 
 
 def _by_name(found: Iterable[Job], chains: Mapping[int, str]) -> Iterable[list[int]]:
@@ -227,6 +239,11 @@ def _better(one: str, other: str) -> str:
     if not one or not other:
         return one or other
     return min(one, other, key=lambda name: ("/" not in name, int(name.rpartition("#")[2]) if "/" not in name else 0))
+
+
+def numbers(chains: Mapping[int, str]) -> dict[str, int]:
+    """Chains as live.json tells them: by id the number of the first job; those that their owners named are left out."""
+    return {str(job): int(name.rpartition("#")[2]) for job, name in chains.items() if "/" not in name}
 
 
 def remember(found: Iterable[Job], group: Mapping[int, str]) -> dict[int, str]:

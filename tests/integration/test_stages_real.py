@@ -183,6 +183,45 @@ def test_an_unmarked_chain_stays_together_when_its_dependencies_are_met(site, sa
     assert rows()[str(other)]["pipeline"] == f"#{other}"
 
 
+NEMO = """#!/bin/bash
+#
+# Generated for an experiment of chained tasks
+#
+#SBATCH --job-name=ml-ml.{name}
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:05:00
+{dependency}
+
+set -evx
+
+nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
+head_node=${{nodes[0]}}
+set +e
+sleep {seconds}
+exit 0
+"""
+
+
+def test_a_chain_whose_dependencies_stand_in_its_scripts(site, sandbox):
+    """As NeMo-Run writes them. Accounting knows nothing of these, so the owner is told by what dispatch has seen."""
+    ids: list[int] = []
+    for name, seconds in (("prepare", 2), ("pretrain", 300), ("finetune", 300)):
+        line = f"#SBATCH --dependency=afterok:{ids[-1]}" if ids else ""
+        ids.append(sandbox.sbatch("--parsable", script=NEMO.format(name=name, dependency=line, seconds=seconds)))
+    site.dispatch()
+    sandbox.poll(lambda: site.job(ids[1]).state == "RUNNING", 30, "the second stage")
+    site.dispatch()
+    sandbox.run(["scancel", str(ids[1])])
+    for user in ("alice", SERVICE):
+        (row,) = (row for row in queue(site, user=user) if row["job"] == str(ids[2]))
+        assert (row["pipeline"], row["name"]) == (f"#{ids[0]}", "ml-ml.finetune")
+        parts = queue(site, "--pipeline", str(ids[2]), *(["-u", "alice"] if user == SERVICE else []), user=user)
+        assert [part["name"] for part in parts] == ["ml-ml.prepare", "ml-ml.pretrain", "ml-ml.finetune"]
+    live = json.loads((site.public / "live.json").read_text())
+    assert live["chains"] == {str(job): ids[0] for job in ids[1:]}, "numbers alone"
+
+
 def test_a_user_sees_his_own_stages_and_counts_of_others(site, sandbox):
     fill(sandbox)
     mine = ours(sandbox, pipeline="gpt", stage="train")

@@ -61,6 +61,16 @@ def test_what_slurm_has_forgotten_counts_when_accounting_knows_it():
     assert rows == {"2": ("llama", 2.0), "3": ("#3", 1.5), "8": ("#7", 0.0), "9": ("#7", 0.0)}
 
 
+def test_a_chain_that_only_dispatch_has_seen():
+    """A dependency inside a script isn't in accounting; numbers of others' jobs change nothing."""
+    found = [job(9, comment=""), job(7, comment="", user="bob")]
+    records = [record(4, 1.0), record(9, 0.0, end=0.0)]
+    past = queue.past_of_user(records, found, "alice", {9: 4, 7: 4, 55: 50})
+    rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=past).stages}
+    assert rows == {"9": ("#4", 1.0), "7": ("#7", 0.0)}
+    assert [p.job for p in queue.pipeline_parts("4", found, records, "alice", NOW, seen={9: 4})] == ["4", "9"]
+
+
 def test_attempts_that_slurm_still_knows_count_once():
     ended = job(1, state="COMPLETED", start=NOW - 7200, end=NOW - 3600, comment=NAMED, node_list="n1")
     found = [ended, job(2, comment=NAMED)]

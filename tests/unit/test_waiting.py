@@ -111,6 +111,29 @@ def test_pipelines_by_mark_and_by_dependency():
     }  # fmt: skip
 
 
+RUN = "my_1c2d3e4f-0a1b-4c2d-8e3f-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("name", "made_up"),
+    [
+        (RUN, True),
+        (RUN[3:], True),
+        (RUN.upper(), False),
+        ("train", False),
+        (RUN + "x", False),
+        ("x" + RUN[3:], False),
+        ("", False),
+    ],
+)
+def test_names_that_a_program_made_up_for_one_run(name, made_up):
+    assert waiting.is_run(name) is made_up
+
+
+def test_what_is_published_of_chains_are_numbers_alone():
+    assert waiting.numbers({7: "alice#3", 8: "alice/secret", 9: "o#dd#4"}) == {"7": 3, "9": 4}
+
+
 def chain_seen(passes):
     """Names and invested hours after these passes, each a list of jobs."""
     state, now = State(), NOW
@@ -152,6 +175,13 @@ def ran(number, seconds, **changes):
         ([[ran(1, 30), plain(2, dependency="singleton(unfulfilled)"), plain(3, dependency="singleton(unfulfilled)")],
           [plain(2), plain(3, dependency="singleton(unfulfilled)"), plain(4, name="other"), plain(5, user="bob")], [plain(3)]],
          {3: "alice#1"}, {"alice#1": 30}),
+        # a workflow's run by the name that its program made up for it
+        ([[ran(1, 30, name=RUN), plain(2, name=RUN), plain(3, name="x"), plain(4, name=RUN, user="bob")], [plain(2, name=RUN)]],
+         {2: "alice#1"}, {"alice#1": 30}),
+        # an array, of which one task runs, and what waits for it; components of a het job
+        ([[plain(1, label="1_[2-3]"), plain(5, label="1_1", state="RUNNING", start=NOW - 10), plain(6, 1)],
+          [plain(5, label="1_1"), plain(6, 1)], [plain(6)]], {6: "alice#1"}, {"alice#1": 10}),
+        ([[plain(1, label="1+0"), plain(2, label="1+1"), plain(3, 1)]], {1: "alice#1", 2: "alice#1", 3: "alice#1"}, {}),
         # a lone job is a pipeline of its own
         ([[ran(1, 10), plain(2)], [plain(2)]], {2: "alice#2"}, {}),
     ],
