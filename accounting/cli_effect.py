@@ -29,6 +29,8 @@ DAYS = 28
 def effect(ctx: click.Context, starttime: str, cluster: str | None, db: str | None, as_json: bool) -> None:
     """Compare steered jobs with the control group: failures, lost node-hours and waiting, with 95 % intervals.
 
+    All failures are counted: users' own errors are as many in both groups, so the difference is what nodes caused.
+
     Needs [steer] control_share above 0 for a while, and AccountingStoreFlags=job_comment in slurm.conf.
 
     Example: workhorse effect -S now-56days

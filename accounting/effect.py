@@ -1,6 +1,7 @@
 """Does it help? Jobs that were steered against the control group that was left untouched at random. Pure numpy/scipy.
 
-Because chance alone decided who was left untouched, the groups differ in nothing else, and the difference is the effect.
+Because chance alone decided who was left untouched, the groups differ in nothing else, and the difference is the effect:
+users' own errors are as many in both, so what differs in failures is what nodes caused.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ LEAST = 10  # jobs that each group must have before anything is said
 
 @dataclass(frozen=True)
 class Group:
-    """One row per job. failed: probability that a node ended it (0 … 1); lost: node-hours lost so; waited: hours from
-    eligible to start (NaN unknown)."""
+    """One row per job. failed: 1 where an attempt of it failed, else 0; lost: node-hours of its failed attempts; waited:
+    hours from eligible to start (NaN unknown)."""
 
     failed: FloatArray
     lost: FloatArray
@@ -52,7 +53,7 @@ def compare(steered: Group, control: Group, weeks: float, seed: int = 0) -> list
     nothing failed. Node-hours and waiting have long tails: percentile bootstrap.
     """
     rows = []
-    for measure, unit, scale in (("failed", "node-caused failures per 100 jobs", 100.0), ("lost", "node-hours lost per job", 1.0),
+    for measure, unit, scale in (("failed", "failures per 100 jobs", 100.0), ("lost", "node-hours lost per job", 1.0),
                                  ("waited", "hours waited per job", 1.0)):  # fmt: skip
         a, b = _known(getattr(steered, measure)) * scale, _known(getattr(control, measure)) * scale
         if min(len(a), len(b)) < LEAST:

@@ -13,7 +13,8 @@ import numpy as np
 from slurm_hook import mark
 from slurm_hook.config import Settings
 
-from . import attribution, sacct, scoring
+from . import failures, sacct
+from .columns import WRONG
 from .effect import Group
 from .history import load_history
 
@@ -36,20 +37,23 @@ def marks(start: int, end: int, cluster: str, settings: Settings) -> dict[int, s
 def groups(
     db: Any, cluster: str, modes: Mapping[int, str], window: tuple[float, float], settings: Settings
 ) -> tuple[Group, Group]:
-    """The steered jobs and the control group of a window (epoch seconds) as `effect` compares them."""
+    """The steered jobs and the control group of a window (epoch seconds) as `effect` compares them.
+
+    All failures count, nobody is blamed: jobs are in the control group by chance alone, so their own errors are as many
+    in both, and whoever weighed each failure by a guess of its cause would shrink the difference.
+    """
     start, as_of = window
     history = load_history(db, cluster, as_of, (as_of - start) / 86400.0, settings)
-    found = attribution.attribute(history, scoring.options(settings), scoring.model(settings))
-    of_attempt = found.failures.of_attempt
-    failed = np.where(of_attempt >= 0, 1.0 - found.own[np.maximum(of_attempt, 0)] if len(found.own) else 0.0, 0.0)
+    ran = failures.attempted(history)
+    failed = (history.attempts.outcome == WRONG) & (ran.end <= as_of)
     width = np.bincount(history.tasks.attempt, minlength=len(history.attempts))
-    lost = failed * width * np.nan_to_num(found.ran.hours)
+    lost = failed * width * np.nan_to_num(ran.hours)
     waited = _waits(db, cluster, window)
     rows: dict[str, dict[int, list[float]]] = {"steered": {}, "control": {}}
-    for job, p, hours in zip(history.attempts.job.tolist(), failed.tolist(), lost.tolist(), strict=True):
+    for job, broke, hours in zip(history.attempts.job.tolist(), failed.tolist(), lost.tolist(), strict=True):
         if job in modes:
             row = rows["control" if modes[job] == "control" else "steered"].setdefault(job, [0.0, 0.0, waited.get(job, np.nan)])
-            row[0], row[1] = min(1.0, row[0] + p), row[1] + hours
+            row[0], row[1] = max(row[0], float(broke)), row[1] + hours
     return _group(rows["steered"]), _group(rows["control"])
 
 

@@ -17,12 +17,12 @@ rule all:
     input: "evaluated"
 rule prepare:
     output: "prepared"
-    resources: runtime=5, mem_mb=1000, nodes=2, tasks=2
+    resources: runtime=5, mem_mb=1000
     shell: "sleep 1; touch {output}"
 rule train:
     input: "prepared"
     output: "trained"
-    resources: runtime=5, mem_mb=1000, nodes=2, tasks=2
+    resources: runtime=5, mem_mb=1000
     shell: "sleep 1; touch {output}"
 rule evaluate:
     input: "trained"
@@ -45,19 +45,24 @@ def test_the_stages_of_a_run_are_one_pipeline(sandbox: Sandbox, tmp_path: Path, 
     argv = [venv / "bin" / "snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "1",
             "--default-resources", "slurm_account=root", "slurm_partition=llm", "--latency-wait", "5"]  # fmt: skip
     with Site(sandbox, "steer", name="snakemake-site") as site:
+        # its job steps forget SLURM_CONF, which other sites don't need
+        srun = site.sbatch.parent / "srun"
+        srun.write_text(f'#!/bin/sh\nSLURM_CONF={sandbox.env["SLURM_CONF"]} exec /usr/bin/srun "$@"\n')
+        srun.chmod(0o755)
         path = f"{site.sbatch.parent}:{venv / 'bin'}:{sandbox.env['PATH']}"
         env = {**sandbox.env, "PATH": path, "HOME": str(work)}
         run = subprocess.Popen([str(word) for word in argv], cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            _watch(sandbox, site)
+            _watch(sandbox, site, run)
         finally:
             (work / "go-on").touch()
             said = run.communicate(timeout=120)[0].decode(errors="replace")
     assert run.returncode == 0 and (work / "evaluated").exists(), said
 
 
-def _watch(sandbox: Sandbox, site: Site) -> None:
+def _watch(sandbox: Sandbox, site: Site, run: subprocess.Popen) -> None:
     def parts() -> list[dict]:
+        assert run.poll() is None, "snakemake has given up"
         last = [job for job in jobs.load() if "rule_evaluate" in job.comment and job.state == "RUNNING"]
         if not last:
             return []

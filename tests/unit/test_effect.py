@@ -85,7 +85,7 @@ COMPARED = Settings({"steer.control_share": 0.1})
     ("sizes", "settings", "words"),
     [
         ((100, 50), COMPARED, ["100 steered jobs of the last 28 days against the 50", "node-hours lost per job",
-                               "node-caused failures per 100 jobs: 5 steered", "hours waited per job"]),
+                               "failures per 100 jobs: 5 steered", "hours waited per job"]),
         ((9, 50), COMPARED, ["9 steered and 50 control jobs since 28 days ago: 10 of each are needed"]),
         ((100, 50), Settings(), ["control_share] is 0"]),
         (None, COMPARED, ["Not compared: sacct is not in PATH"]),
