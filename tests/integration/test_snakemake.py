@@ -1,6 +1,11 @@
-"""A snakemake workflow through its own slurm executor: from the package index, as its users have it."""
+"""A snakemake workflow through its own slurm executor: from the package index, as its users have it.
+
+Takes minutes, so it runs when asked for: `WORKHORSE_CLIENTS=1 ./install.sh test integration -k snakemake`. What it shows
+is held by a quicker test (`test_stages_real.py`, jobs of a workflow's run).
+"""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +16,11 @@ from slurm_hook import jobs
 from tests.sandbox import Sandbox
 from tests.site import Site
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("WORKHORSE_CLIENTS"), reason="runs with WORKHORSE_CLIENTS=1"),
+]
 SNAKEFILE = """
 rule all:
     input: "evaluated"
@@ -37,8 +46,8 @@ def test_the_stages_of_a_run_are_one_pipeline(sandbox: Sandbox, tmp_path: Path, 
     subprocess.run([*pip, "snakemake", "snakemake-executor-plugin-slurm"], check=True, timeout=900)
     work.mkdir()
     (work / "Snakefile").write_text(SNAKEFILE)
-    argv = [venv / "bin" / "snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1",
-            "--default-resources", "slurm_account=root", "slurm_partition=llm", "--latency-wait", "5"]  # fmt: skip
+    argv = [venv / "bin" / "snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "1",
+            "--seconds-between-status-checks", "1", "--default-resources", "slurm_account=root", "slurm_partition=llm", "--latency-wait", "5"]  # fmt: skip
     with Site(sandbox, "steer", name="snakemake-site") as site:
         # its job steps forget SLURM_CONF, which other sites don't need
         srun = site.sbatch.parent / "srun"

@@ -223,6 +223,19 @@ def test_a_chain_whose_dependencies_stand_in_its_scripts(site, sandbox):
     assert "alice" not in json.dumps(live), "numbers alone"
 
 
+def test_the_jobs_of_a_workflows_run_are_one_pipeline(site, sandbox):
+    """As snakemake's executor submits them: when their turn has come, under a name made up for the run, without dependencies."""
+    run = "0f8e2d1c-5b4a-4978-8a6b-1c2d3e4f5a6b"
+    how = ("-N1", "-t5", "-J", run)
+    first = sandbox.sbatch(*how, "--comment=rule_prepare", script="#!/bin/sh\nsleep 1\n")
+    sandbox.wait([first], timeout=30)
+    second = sandbox.sbatch(*how, "--comment=rule_train", "--begin=now+1hour", script=SLEEP)
+    other = sandbox.sbatch("-N1", "-J", "plain", "--begin=now+1hour", script=SLEEP)
+    rows = {row["job"]: row["pipeline"] for row in queue(site)}
+    assert (rows[str(second)], rows[str(other)]) == (f"#{first}", f"#{other}")
+    assert [part["job"] for part in queue(site, "--pipeline", str(second))] == [str(first), str(second)]
+
+
 def test_a_user_sees_his_own_stages_and_counts_of_others(site, sandbox):
     fill(sandbox)
     mine = ours(sandbox, pipeline="gpt", stage="train")
