@@ -47,7 +47,8 @@ def test_the_stages_of_a_run_are_one_pipeline(sandbox: Sandbox, tmp_path: Path, 
     work.mkdir()
     (work / "Snakefile").write_text(SNAKEFILE)
     argv = [venv / "bin" / "snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "1",
-            "--seconds-between-status-checks", "1", "--default-resources", "slurm_account=root", "slurm_partition=llm", "--latency-wait", "5"]  # fmt: skip
+            "--seconds-between-status-checks", "1",
+            "--default-resources", "slurm_account=root", "slurm_partition=llm", "--latency-wait", "5"]  # fmt: skip
     with Site(sandbox, "steer", name="snakemake-site") as site:
         # its job steps forget SLURM_CONF, which other sites don't need
         srun = site.sbatch.parent / "srun"
