@@ -49,7 +49,9 @@ def build(
 
 def identified(scores: Scores) -> Scores:
     """The snapshot with the id that its moment and content give it."""
-    digest = hashlib.sha256(json.dumps(scores_to_json(scores)["nodes"], sort_keys=True).encode()).hexdigest()[:8]
+    data = scores_to_json(scores)
+    content = json.dumps([data["nodes"], data["settings"]], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     return scores._replace(id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime(scores.created)) + digest)
 
 

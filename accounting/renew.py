@@ -1,7 +1,8 @@
-"""Suspects into the published scores at each collect: the last hours alone, no scoring, only this field is renewed."""
+"""Suspects and changed settings into the published scores at each collect: the last hours alone, no scoring."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -16,7 +17,8 @@ from .suspects import LASTS, WITHIN, of_history
 
 
 def renew(db: Any, cluster: str, settings: Settings, now: float | None = None) -> tuple[str, ...]:
-    """Bring the suspects of the published scores up to date; returns their names. Writes only where something changed.
+    """Bring suspects and settings of the published scores up to date; returns the suspects' names. Writes only where
+    something changed: the submit path knows the settings from there alone, so a new mode must not wait for the night.
 
     Raises SnapshotError when there are scores that can't be read or written. Without any, or of another cluster: nothing.
     """
@@ -35,6 +37,7 @@ def renew(db: Any, cluster: str, settings: Settings, now: float | None = None) -
     nodes = {name: node._replace(suspect_until=ends.get(name, 0.0)) for name, node in scores.nodes.items()}
     expired = [n for n, node in scores.nodes.items() if node.suspect_until and node.suspect_until <= moment]
     changed = any(nodes[n] != node for n, node in scores.nodes.items() if n not in expired)
-    if changed:
-        publish.publish(publish.identified(scores._replace(nodes=nodes)), settings)
+    hook = json.loads(json.dumps(settings.hook_mapping()))  # as it reads when it was written
+    if changed or hook != scores.settings:
+        publish.publish(publish.identified(scores._replace(nodes=nodes, settings=hook)), settings)
     return names

@@ -174,13 +174,13 @@ def roll_out(site, sandbox):
     (avoid,) = blocks(ROLLOUT, "3. Avoid", "toml")
     set_lines(controller, avoid)
     published = ["runuser", "-u", "workhorse", "--", "workhorse"]
-    controller.run([*published, "refresh"], env=ENV)
+    controller.run([*published, "collect"], env=ENV)
     scores = json.loads(controller.run(["cat", "/shared/workhorse/scores.json"]).stdout)
     assert scores["settings"]["steer.mode"] == "avoid" and scores["settings"]["steer.control_share"] == 0.1
     (steer,) = blocks(ROLLOUT, "4. Steer", "toml")
     set_lines(controller, steer)
     set_lines(controller, Block("", "[steer]\ncontrol_share = 0\n"))
-    controller.run([*published, "refresh"], env=ENV)
+    controller.run([*published, "collect"], env=ENV)
     controller.run([*published, "dispatch"], env=ENV)
     login.run([*published, "hints", "-o", "/var/lib/workhorse/hints"], env=ENV)
     job, excluded = submitted(site, sandbox)

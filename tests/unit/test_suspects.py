@@ -62,6 +62,17 @@ def test_nothing_is_written_where_nothing_changed(site):
     assert os.stat(path).st_mtime_ns == stamp
 
 
+def test_changed_settings_reach_the_submit_path_with_the_next_collect(site):
+    made, settings = site
+    renew(made["c"].db, "c", settings, NOW)
+    before = _published(settings)
+    renew(made["c"].db, "c", settings.replace(steer__mode="avoid", match__partitions=["llm"]), NOW)
+    after = _published(settings)
+    assert (before.settings["steer.mode"], after.settings["steer.mode"]) == ("observe", "avoid")
+    assert after.settings["match.partitions"] == ["llm"] and after.id != before.id and after.nodes == before.nodes
+    assert Settings.from_mapping(after.settings).steer.mode == "avoid"
+
+
 @pytest.mark.parametrize(("count", "users"), [(2, ("alice", "bob")), (5, ("alice",))])
 def test_too_little_makes_no_suspect(site, count, users):
     made, settings = site
