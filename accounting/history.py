@@ -43,15 +43,15 @@ def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Set
     window = (row[0], start, as_of)
     nodes, node_at = _nodes(db, row[0], as_of)
     raw = _attempts(db, window)
-    ids = raw["id"].astype(np.int64)
+    ids = raw["id"]
     attempts = _as_attempts(db, raw, window, settings)
     task = _tasks(db, window)
-    attempt_at = np.searchsorted(ids, task["attempt"]).astype(np.int32)
-    node = node_at[task["node"]]
-    end = np.where(np.isnan(task["end"]) | (task["end"] > as_of), as_of, task["end"])
-    begin = np.minimum(task["start"], end)
+    attempt_at = np.searchsorted(ids, task.pop("attempt")).astype(np.int32)
+    node = node_at[task.pop("node")]
+    ends = np.where(np.isnan(raw["end"]) | (raw["end"] > as_of), as_of, raw["end"])
+    begin, end = np.minimum(raw["start"], ends)[attempt_at], ends[attempt_at]
     specs = _Specs(db, row[0], node_at)
-    demand, capacity = specs.demand(node, begin, task["mem"], task["gpus"], settings)
+    demand, capacity = specs.demand(node, begin, task.pop("mem"), task.pop("gpus"), settings)
     events = _events(db, row[0], node_at, (start, as_of), Reasons(settings["events.reasons"]))
     where, was_lost, outcome = culprits.Where(node, attempt_at, end), culprits.lost(db, raw), attempts.outcome
     outcome[culprits.planned(outcome, was_lost, where, events)] = c.SILENT
@@ -63,21 +63,24 @@ def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Set
     return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
 
 
-def read_columns(cursor: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, c.FloatArray]:
-    """All rows of a cursor as one float64 array per column, NULL as NaN. Whole numbers up to 2^53 come out exact."""
-    blocks = []
+def read_columns(cursor: Iterable[Sequence[Any]], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """All rows of a cursor as one array per column (name → type), NULL as NaN. Whole numbers up to 2^53 come out exact."""
+    blocks: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
     fetch = cursor.fetchmany  # type: ignore[attr-defined]
     while rows := fetch(_BLOCK):
-        blocks.append(np.array(rows, dtype=np.float64))
-    table = np.concatenate(blocks) if blocks else np.zeros((0, len(names)))
-    return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
+        table = np.array(rows, dtype=np.float64)
+        for i, (name, kind) in enumerate(columns.items()):
+            blocks[name].append(table[:, i].astype(kind))
+    return {name: np.concatenate([np.zeros(0, kind), *blocks.pop(name)]) for name, kind in columns.items()}
 
 
 _IN_WINDOW = "a.cluster_id = ? AND a.start IS NOT NULL AND (a.end > ? OR a.end IS NULL) AND a.start < ?"
-_ATTEMPT_COLUMNS = ("id", "job_id", "submit", "user", "work", "parent", "state", "code", "signal", "start", "end", "limit")
+_NUMBERS, _NAMES = ("id", "job_id", "submit"), ("user", "work", "parent", "state", "code", "signal", "start", "end", "limit")
+_ATTEMPT_COLUMNS = {**dict.fromkeys(_NUMBERS, np.int64), **dict.fromkeys(_NAMES, np.float64)}
+_TASK_COLUMNS = {"attempt": np.int64, "node": np.int32, "mem": np.float64, "gpus": np.float64}
 
 
-def _attempts(db: Any, window: Sequence[Any]) -> dict[str, c.FloatArray]:
+def _attempts(db: Any, window: Sequence[Any]) -> dict[str, Any]:
     cursor = db.execute(
         "SELECT a.id, a.job_id, a.submit, w.user_id, a.work_id, coalesce(a.array_job, a.het_job, -1), a.state_id, a.exit_code,"  # noqa: S608
         f" a.exit_signal, a.start, a.end, a.limit_minutes FROM attempts a JOIN works w ON w.id = a.work_id WHERE {_IN_WINDOW}"
@@ -88,23 +91,21 @@ def _attempts(db: Any, window: Sequence[Any]) -> dict[str, c.FloatArray]:
 
 
 def _tasks(db: Any, window: Sequence[Any]) -> dict[str, Any]:
+    """A task begins and ends with its attempt, so that these aren't read again."""
     cursor = db.execute(
-        "SELECT t.attempt_id, t.node_id, t.start, t.end, t.mem_mib, t.gpus FROM attempts a CROSS JOIN tasks t"  # noqa: S608
+        "SELECT t.attempt_id, t.node_id, t.mem_mib, t.gpus FROM attempts a CROSS JOIN tasks t"  # noqa: S608
         f" ON t.attempt_id = a.id WHERE {_IN_WINDOW}",
         window,
     )
-    table: dict[str, Any] = read_columns(cursor, ("attempt", "node", "start", "end", "mem", "gpus"))
-    table["attempt"] = table["attempt"].astype(np.int64)
-    table["node"] = table["node"].astype(np.int64)
-    return table
+    return read_columns(cursor, _TASK_COLUMNS)
 
 
-def _as_attempts(db: Any, raw: Mapping[str, c.FloatArray], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
+def _as_attempts(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
     outcome = _outcomes(db, raw, window, settings)
     users, user_at = np.unique(raw["user"].astype(np.int64), return_inverse=True)
     works, work_at = np.unique(raw["work"].astype(np.int64), return_inverse=True)
     return c.Attempts(
-        job=raw["job_id"].astype(np.int64),
+        job=raw["job_id"],
         user=user_at.astype(np.int32),
         work=work_at.astype(np.int32),
         group=_groups(raw, outcome),
@@ -131,11 +132,14 @@ def outcome_of(state: str, code: float, signal: float, settings: Settings) -> in
     return names[settings["outcomes.states"].get(state, settings["outcomes.other"])]
 
 
-def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], window: tuple[int, float, float], settings: Settings) -> c.ByteArray:
+def _outcomes(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings) -> c.ByteArray:
     cluster_id, _, as_of = window
     words = dict(db.execute("SELECT id, name FROM states").fetchall())
-    keys = np.stack([raw["state"], raw["code"], raw["signal"]], axis=1)
-    kinds, kind_at = np.unique(np.nan_to_num(keys, nan=-1.0), axis=0, return_inverse=True)
+    state, code, signal = (np.nan_to_num(raw[name], nan=-1.0) for name in ("state", "code", "signal"))
+    # one number for the three; exit codes from 2^20 on, which no process has, are one kind
+    keys = (state * 2.0**20 + np.clip(code, -1, 2**20 - 2) + 1) * 256.0 + np.clip(signal, -1, 254) + 1
+    _, first, kind_at = np.unique(keys, return_index=True, return_inverse=True)
+    kinds = np.stack([state[first], code[first], signal[first]], axis=1)
     table = [outcome_of(words[int(s)], np.nan if k < 0 else k, np.nan if g < 0 else g, settings) for s, k, g in kinds.tolist()]
     outcome = np.array(table, dtype=np.int8)[kind_at.ravel()] if table else np.zeros(0, np.int8)
     running = np.isnan(raw["end"]) | (raw["end"] > as_of)
@@ -146,7 +150,7 @@ def _outcomes(db: Any, raw: Mapping[str, c.FloatArray], window: tuple[int, float
     return outcome
 
 
-def _marked(db: Any, raw: Mapping[str, c.FloatArray], cluster_id: int) -> c.BoolArray:
+def _marked(db: Any, raw: Mapping[str, Any], cluster_id: int) -> c.BoolArray:
     sql = "SELECT job_id, submit FROM job_marks WHERE mark = 'wrong' AND cluster_id = ?"
     marks = set(db.execute(sql, (cluster_id,)).fetchall())
     if not marks:
@@ -154,7 +158,7 @@ def _marked(db: Any, raw: Mapping[str, c.FloatArray], cluster_id: int) -> c.Bool
     return np.array([(int(j), int(s)) in marks for j, s in zip(raw["job_id"], raw["submit"])], dtype=bool)
 
 
-def _groups(raw: Mapping[str, c.FloatArray], outcome: c.ByteArray) -> c.IntArray:
+def _groups(raw: Mapping[str, Any], outcome: c.ByteArray) -> c.IntArray:
     """One number for failures of members of one array or het job that end together; every other attempt its own."""
     count = len(outcome)
     if not count:
@@ -212,8 +216,8 @@ class _Specs:
         scale = 1e11  # above any epoch second; node · scale stays exact below 2^53
         keys = self.node * scale + self.since
         found = np.searchsorted(keys, node * scale + when, side="right") - 1
-        low = np.searchsorted(self.node, node, side="left")
-        high = np.searchsorted(self.node, node, side="right")
+        firsts = np.searchsorted(self.node, np.arange(-1, max(node.max(initial=0), self.node[-1]) + 2))  # of node −1, 0, …
+        low, high = firsts[node + 1], firsts[node + 2]
         return np.where(high > low, np.clip(found, low, high - 1), -1)
 
     def demand(
