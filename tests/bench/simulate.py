@@ -46,8 +46,8 @@ def plan(seeds: int, first: int) -> list[tuple[str, float, str, int]]:
     tasks = [("plain", 0.85, policy, seed) for seed in half for policy in MAIN]
     tasks += [("plain", 0.85, policy, seed) for seed in few for policy in POLICIES]
     tasks += [("plain", 0.85, policy, seed) for seed in range(first, first + seeds) for policy in report.OBSERVED]
-    tasks += [(world, 0.85, policy, seed) for seed in some for world in BROKEN for policy in MAIN]
-    tasks += [("plain", load, policy, seed) for seed in some for load in (0.6, 0.95) for policy in MAIN]
+    others = [*((world, 0.85) for world in BROKEN), ("plain", 0.6), ("plain", 0.95)]
+    tasks += [(world, load, policy, seed) for seed in some for world, load in others for policy in MAIN]
     tasks += [("plain", 0.85, policy, seed) for seed in some for policy in POLICIES]
     tasks += [("plain", load, policy, seed) for seed in few for load in (0.6, 0.95) for policy in POLICIES]
     return list(dict.fromkeys(tasks))

@@ -1,12 +1,14 @@
 """The simulated world and cluster: what is common to all policies, and what they may do."""
 
+import json
+
 import numpy as np
 import pytest
 
 from accounting.columns import RIGHT, SURVIVED, WRONG
 from tests.bench.cluster import Cluster
 from tests.bench.policies import POLICIES, Default, LeastUsed, Random, RoundRobin, capped_roulette, roulette
-from tests.bench.report import auc, recall_at
+from tests.bench.report import auc, recall_at, show_short
 from tests.bench.world import BASE, WORLDS, make, parameters
 
 SMALL = {"nodes": 32, "days": 10.0, "per_switch": 8}
@@ -124,3 +126,26 @@ def test_recall_at_a_precision():
 
 def test_auc_halves_ties():
     assert auc(np.array([1.0, 1.0, 0.0]), np.array([True, False, False])) == 0.75
+
+
+def test_the_short_report_pairs_seeds_and_names_each_setting(tmp_path, capsys):
+    """Shares and waits come from the seeds that all policies have; a setting without the main policies is left out."""
+    found = {"auc": 0.9, "auc_known": 1.0, "auc_published": 0.6, "auc_counts": 0.7, "rule": [3, 1, 4], "rule_known": [4, 1, 4],
+             "curve": [[0.99, 0.2], [0.5]], "curve_known": [[0.99, 0.9], [0.5]]}  # fmt: skip
+    late = {"random": 30.0, "attributed (B)": 23.0, "attributed, sacrifice off": 24.0, "all-knowing": 20.0}
+    rows = [
+        {"world": world, "load": load, "policy": policy, "seed": seed, "failures": 40.0, "failures_late": value + seed,
+         "lost": 100.0, "wait": 1.0 + (policy == "attributed (B)") * 0.02, "wear": 0.1, "detection": found}
+        for world, load in (("plain", 0.85), ("storms", 0.85), ("plain", 0.6))
+        for policy, value in late.items() for seed in (1, 2)
+        if (load, policy) != (0.6, "all-knowing")
+    ]  # fmt: skip
+    path = tmp_path / "r.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**rows[0], "seed": 3, "failures_late": 99.0}]))
+    show_short(str(path))
+    told = capsys.readouterr().out
+    assert "| attributed (B) | 2 | 24.5 [24.0, 25.0] | 70% [70%, 70%] | 100 [100, 100] | +2.0% [+2.0%, +2.0%] | 0.100 |" in told
+    assert "| attributed, sacrifice off | 2 | 25.5 [25.0, 26.0] | 60% [60%, 60%]" in told
+    assert "| storms, 0.85 | 2 | 70% [70%, 70%] | 60% [60%, 60%] |" in told
+    assert "plain, 0.6 " not in told
+    assert "precision 0.75 [0.75, 0.75], recall 0.75 [0.75, 0.75]" in told
