@@ -31,9 +31,11 @@ def _worse(scored: Attribution, group: Any, names: list[str], what: str) -> list
         if len(members) < MEMBERS or len(rest) < MEMBERS:
             continue
         usual = (charged[rest].sum() + 0.5) / hours[rest].sum()
+        times = charged[members].sum() / max(hours[members].sum(), 1e-9) / usual
+        if times <= TIMES_REST:  # without hours of its own a group's hazard is anybody's guess
+            continue
         without_worst = np.delete(members, int(np.argmax(charged[members])))
         if all(_above(charged[m].sum(), hours[m].sum(), TIMES_REST * usual) >= CERTAINTY for m in (members, without_worst)):
-            times = charged[members].sum() / max(hours[members].sum(), 1e-9) / usual
             told.append(
                 f"{what} {name} as a whole: {times:.1f} times the failures per hour of the other nodes "
                 f"({charged[members].sum():.1f} on {len(members)} nodes); look at what they share"

@@ -81,6 +81,7 @@ def site(sandbox, wheels, tmp_path_factory):
     folder.chmod(0o755)
     (folder / "shared").chmod(0o755)
     happened(sandbox)
+    sandbox.run(["sacctmgr", "-i", "delete", "user", "workhorse"], check=False)  # which other tests may have added
     with (
         BareHost(folder / "controller", folder / "shared", "/shared") as controller,
         BareHost(folder / "login", folder / "shared", "/shared") as login,

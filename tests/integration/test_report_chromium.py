@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -74,6 +75,32 @@ def test_rendered_without_complaints_and_nothing_ran(chromium, page, tmp_path):
     figures = {key: re.search(rf'<b id="{key}"[^>]*>([\d,]+)</b>', dom)[1] for key in ("nodes", "lemons")}
     assert figures == {"nodes": "200", "lemons": str(found.overview.lemons)} and found.overview.lemons == 2
     assert dom.count("<rect") > 200 and html.escape("<script>document.title='owned'</script>", quote=False) in dom
+
+
+def test_five_thousand_nodes(chromium, page, tmp_path):
+    """All of them are drawn and listed, with their words at hand, on a page that a browser opens at once."""
+    found = page[1]
+    cells = [cell for block in found.blocks for cell in block.cells]
+    names = iter(range(1, 5001))
+    blocks = tuple(
+        report.Block(f"leaf{i}", tuple(replace(cells[(i + k) % len(cells)], name=f"gpu{next(names):04}") for k in range(40)))
+        for i in range(125)
+    )
+    path = tmp_path / "report.html"
+    overview = replace(found.overview, nodes=5000)
+    report_html.write(str(path), report_html.render(replace(found, blocks=blocks, overview=overview)))
+    assert path.stat().st_size < 4_000_000
+    began = time.monotonic()
+    done = browse(chromium, path, tmp_path / "profile", "--dump-dom")
+    assert time.monotonic() - began < 60 and not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    dom = done.stdout
+    assert re.search(r'<b id="nodes"[^>]*>5,000</b>', dom) and "<script" not in dom.lower()
+    for name in ("gpu0001", "gpu2500", "gpu5000"):
+        assert re.search(rf"<title>{name}: [^<]*</title>", dom) and f"<td>{name}</td>" in dom
+    assert sum(1 for _ in re.finditer(r"<title>gpu\d{4}: ", dom)) == 5000
+    shot = tmp_path / "shot.png"
+    browse(chromium, path, tmp_path / "profile", f"--screenshot={shot}", "--window-size=1200,2400")
+    assert len({bytes(row[i : i + 3]) for row in decoded(shot.read_bytes())[::31] for i in range(0, len(row) - 3, 33)}) > 10
 
 
 def test_a_page_that_runs_something_would_be_noticed(chromium, page, tmp_path):

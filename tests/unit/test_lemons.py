@@ -130,6 +130,12 @@ def test_a_switch_that_is_worse_as_a_whole_is_told_and_one_bad_node_is_not():
     assert told[1] == ()
 
 
+def test_a_switch_whose_nodes_have_not_worked_is_not_worse():
+    rows = [*_work(4), *[_fail([n], 50.0 * n, 1, culprit=n) for n in range(2)]]
+    h = history(rows, n_nodes=16, as_of=420.0, switch=[n // 4 for n in range(16)])
+    assert worse_groups(h, attribute(h)) == ()
+
+
 JOB = 9999
 
 
