@@ -1,7 +1,6 @@
 """install.sh as root on a host of its own: each role, twice, upgraded with changed settings, and taken away again."""
 
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from slurm_hook import manual
 from slurm_hook.cli import COMMANDS
 from slurm_hook.config import Settings
 from slurm_hook.snapshot import NodeScore, Scores, scores_to_json
+from tests import pythons
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration
@@ -93,16 +93,10 @@ def test_completion_and_manual_of_a_login_node(host, wheels, built):
         assert "_WORKHORSE_COMPLETE" in host.run(["cat", f"/usr/local/share/{path}"]).stdout
 
 
-def older_pythons():
-    """A Python for each version from 3.9 to 3.10 that this machine has somewhere."""
-    places = [Path(folder) for folder in os.environ["PATH"].split(":")] + sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    return {name: str(folder / name) for folder in places for name in ("python3.9", "python3.10") if (folder / name).exists()}
-
-
-@pytest.mark.parametrize("version", ["python3.9", "python3.10"])
+@pytest.mark.parametrize("version", pythons.OLDER)
 def test_login_node_with_an_older_python(host, tmp_path, version):
     """Settings, scores and doctor on a Python that knows neither tomllib nor the scorer's packages."""
-    python = older_pythons().get(version)
+    python = pythons.older().get(version)
     if python is None:
         pytest.skip(f"there is no {version} here")
     install(host, "--role", "login", "--python", python)

@@ -1,10 +1,13 @@
 """The submit path stays light: what it imports is a fixed list, and it runs on Python 3.9 syntax."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import pythons
 
 ROOT = Path(__file__).resolve().parents[2]
 # modules that a plain submission may import; the rest of the hook is for the command line and dispatch
@@ -29,3 +32,34 @@ def test_submit_path_is_standard_library_and_light(module):
     names = _imports(ROOT / "slurm_hook" / f"{module}.py")
     assert names <= set(sys.stdlib_module_names), f"{module} imports a package that a login node does not have"
     assert "dataclasses" not in names, f"{module}: dataclasses costs more than Python's own start; use light.Record"
+
+
+# imports all of it, publishes scores with one lemon, reads them back as a submission would, and prints the lemon
+READS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import importlib
+for name in sys.argv[2].split(","):
+    importlib.import_module("slurm_hook." + name)
+from slurm_hook import log, snapshot
+from slurm_hook.config import Settings
+node = lambda name, value: snapshot.NodeScore(name, capability=value, relative=value, lemon=value < 0.1, tasks=5)
+nodes = {f"n{i}": node(f"n{i}", 0.01 if i == 3 else 1.0) for i in range(1, 9)}
+made = snapshot.Scores("s", "c", time.time(), time.time(), "attributed", Settings().hook_mapping(), nodes)
+snapshot.write_json(sys.argv[3], "scores.json", snapshot.scores_to_json(made))
+read = snapshot.read_scores(sys.argv[3], trusted_uids=[__import__("os").geteuid()])
+print(sys.version_info[:2], sorted(n for n, s in read.nodes.items() if s.lemon), log.failure("wrapper", "slurm", "x"))
+"""
+
+
+@pytest.mark.parametrize("version", pythons.OLDER)
+def test_submit_path_runs_on_an_older_python(version, tmp_path):
+    """Every module of it is imported, published files are written and read, a log line is made; warnings are errors."""
+    python = pythons.older().get(version)
+    if python is None:
+        pytest.skip(f"there is no {version} here")
+    names = ",".join(name for name in SUBMIT_PATH if name != "__init__")
+    argv = [python, "-I", "-B", "-W", "error", "-c", READS, str(ROOT), names, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    minor = int(version.rpartition(".")[2])
+    assert done.returncode == 0 and done.stdout.startswith(f"(3, {minor}) ['n3'] " + "{"), done.stderr
