@@ -154,10 +154,13 @@ def _read_jobs(state: State, settings: Settings, now: float) -> tuple[list[Job],
 
 
 def fingerprint(found: Sequence[Job]) -> str:
-    """Changes whenever a job comes, goes, starts, or is changed in what matters here."""
+    """Changes whenever a job comes, goes, starts, or is changed in what matters here.
+
+    Not with each priority or reason: these change by themselves while a job waits, and are published at each pass anyway.
+    """
     digest = hashlib.sha256()
     for job in sorted(found, key=lambda j: (j.id, j.label)):
-        matters = (job.id, job.label, job.state, job.submit, job.priority, job.excludes, job.req_nodes, job.reason)
+        matters = (job.id, job.label, job.state, job.submit, job.held, job.eligible, job.excludes, job.req_nodes)
         digest.update(repr(matters).encode())
     return digest.hexdigest()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import decide, dispatch, hostlist, mark
+from slurm_hook import decide, dispatch, hostlist, mark, passes
 from slurm_hook.config import Settings
 from slurm_hook.decide import Case
 from slurm_hook.directives import Directives
@@ -214,6 +214,19 @@ def test_release_takes_ours_and_leaves_the_users():
     ]  # fmt: skip
     known = {5: Tracked(user="n4"), 7: Tracked(ours="n3")}
     assert [(u.job.id, u.excludes) for u in dispatch.releases(found, known)] == [(3, ""), (1, "n1"), (7, "")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "news"),
+    [
+        ({"priority": 90}, False), ({"reason": "Priority"}, False), ({"priority": 0}, True), ({"reason": "Dependency"}, True),
+        ({"dependency": "afterok:3"}, True), ({"state": "RUNNING"}, True), ({"excludes": "n1"}, True), ({"submit": NOW}, True),
+        ({"req_nodes": "n1"}, True), ({"label": "1_[2-3]"}, True),
+    ],
+)  # fmt: skip
+def test_what_is_news_to_a_pass(changes, news):
+    assert (passes.fingerprint([job()]) != passes.fingerprint([job(**changes)])) is news
+    assert passes.fingerprint([job(), job(2)]) == passes.fingerprint([job(2), job()]) != passes.fingerprint([job()])
 
 
 STATES = st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN", "IDLE", "IDLE"])
