@@ -146,8 +146,8 @@ def _read_jobs(state: State, settings: Settings, now: float) -> tuple[list[Job],
     """All jobs, details filled in for ours that wait, and whether there is news."""
     found = jobs.load()
     news = fingerprint(found) != state.fingerprint or now - state.last_full >= 1.9 * settings["dispatch.period"]
-    if not news:
-        return found, any(t.confined for t in state.tracked.values())
+    if not news and not any(t.confined for t in state.tracked.values()):
+        return found, False
     ids = [job.id for job in found if waiting.concerns(job)]
     known = jobs.details(ids) if ids else {}
     return [job._replace(details=known[job.id]) if job.id in known else job for job in found], True

@@ -27,7 +27,7 @@ class Dispatched:
         self.sandbox = sandbox
         self.root = Path(tempfile.mkdtemp(prefix="dispatch-", dir=sandbox.root))
         self.root.chmod(0o755)
-        for name, value in sandbox.env.items():
+        for name, value in {**sandbox.env, "PYTHONDONTWRITEBYTECODE": "1"}.items():  # nothing of ours into the checkout
             patch.setenv(name, value)
         self.settings = Settings({
             "publish.path": str(self.root), "dispatch.state": str(self.root / "state.json"), "steer.mode": "steer",

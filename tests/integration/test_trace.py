@@ -174,7 +174,7 @@ def check(trace: Trace) -> None:
 
 @pytest.fixture
 def setting(slurm, tmp_path, monkeypatch):
-    for name, value in slurm.env.items():
+    for name, value in {**slurm.env, "PYTHONDONTWRITEBYTECODE": "1"}.items():
         monkeypatch.setenv(name, value)
     wrapped = Wrapped(slurm)
     wrapped.publish("steer", bad=BAD, live=False, steer__live_max_age=3 * PERIOD)
