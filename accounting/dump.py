@@ -47,7 +47,7 @@ class Dump:
             raise InputError(f"--delimiter {delimiter!r}: must be a character or more, and no line break")
         self._file, self.delimiter, self.headless = file, delimiter, bool(fields)
         self._first: str | None = None
-        line = file.readline()
+        line = file.readline().removeprefix("\ufeff")  # where a pipe gave the byte order mark in pieces
         self._end = "\r\n" if line.endswith("\r\n") else "\n"
         line = line.removesuffix(self._end)
         if fields:

@@ -1,5 +1,6 @@
 """Dumps of others: what free text did to their rows, and what becomes of it."""
 
+import io
 import json
 from pathlib import Path
 
@@ -211,6 +212,12 @@ def test_what_is_no_dump_is_refused(tmp_path, text, words):
     done = CliRunner().invoke(workhorse, ["collect", "--db", str(tmp_path / "h.db"), "--file", str(path)])
     assert done.exit_code == 1
     assert words in str(done.exception)
+
+
+def test_a_byte_order_mark_in_pieces():
+    """A pipe may give one byte first: that is no mark yet, and the rest of it is no part of a field's name."""
+    text = "\ufeff" + "\n".join(["|".join(FIELDS), "|".join(row("6")), ""])
+    assert [r[0] for r in dump.Dump(io.StringIO(text, newline="\n")).rows(pytest.fail)] == ["6"]
 
 
 def test_a_line_longer_than_what_is_read_at_once(tmp_path):
