@@ -1,8 +1,8 @@
 """What is written from the code: etc/workhorse.toml, the settings table, the command reference and the man page.
 
 `python -m slurm_hook.reference` writes them, `--check` (and a test) tells which of them the code has left behind.
-README.md takes part with what stands between `<!-- settings -->` and `<!-- /settings -->`; likewise `exit-codes` and
-`commands`.
+README.md takes part with what stands between `<!-- settings -->` and `<!-- /settings -->`; likewise `exit-codes`, `ours`
+and `commands`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import directives
 from .config import SETTINGS, Setting
 from .errors import EXIT_CODES
 
@@ -85,6 +86,18 @@ def settings_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def ours_table() -> str:
+    """Which jobs are ours and what a user can say of them: the [match] rules and the #WORKHORSE directives in one table."""
+    rows = ["| rule or directive | as | what |", "|---|---|---|"]
+    for s in SETTINGS:
+        if s.section == "match":
+            value = toml_value(s.default)
+            rows.append(f"| `[match] {s.name}` | {s.type.__name__}, default `{_cell(value)}` | {_cell(s.help)} |")
+    rows.append("| a mark `wh=1;…` that asks | the job's Comment | written by `workhorse submit`: such a job is ours |")
+    rows += [f"| `#WORKHORSE {key}=…` | {_cell(form)} | {_cell(what)} |" for key, form, what in directives.KEYS]
+    return "\n".join(rows) + "\n"
+
+
 def exit_codes_table() -> str:
     """The exit codes as a Markdown table."""
     return "\n".join(["| code | meaning |", "|---|---|", *(f"| {code} | {_cell(text)} |" for code, text in EXIT_CODES)]) + "\n"
@@ -94,7 +107,7 @@ def parts() -> dict[str, str]:
     """README's generated parts by the name of their markers."""
     from . import manual  # noqa: PLC0415
 
-    return {"settings": settings_table(), "exit-codes": exit_codes_table(), "commands": manual.markdown()}
+    return {"settings": settings_table(), "exit-codes": exit_codes_table(), "ours": ours_table(), "commands": manual.markdown()}
 
 
 def fill_markers(text: str) -> str:

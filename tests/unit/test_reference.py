@@ -9,7 +9,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import config, manual, reference
+from slurm_hook import config, directives, manual, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,3 +79,12 @@ def test_man_page_is_plain_roff():
         assert not line.startswith("'"), line
         assert not line.startswith(".") or re.match(r"\.(TH|SH|SS|TP|PP|B|RS|RE|nf|fi)\b", line), line
     assert manual._roff(".x\\y -z") == "\\&.x\\ey \\-z"
+
+
+def test_each_match_rule_and_directive_stands_in_one_table():
+    rows = [row.split("|")[1].strip(" `") for row in reference.ours_table().splitlines()[2:]]
+    rules = [f"[match] {s.name}" for s in config.SETTINGS if s.section == "match"]
+    told = [f"#WORKHORSE {key}=…" for key, _, _ in directives.KEYS]
+    assert set(rules) | set(told) <= set(rows)
+    assert {key for key, _, _ in directives.KEYS} == {"stage", "pipeline", "demand", "checkpoint", "steer"}
+    assert reference.ours_table() in (reference.ROOT / "README.md").read_text(encoding="utf-8")
