@@ -29,8 +29,8 @@ def library_of(pid: int) -> str:
     except OSError:
         return ""
     at = text.find("/libslurm")
-    start, end = text.rfind(" ", 0, at) + 1, text.find("\n", at)
-    path = text[start:end]
+    line = text[text.rfind("\n", 0, at) + 1 : text.find("\n", at)]
+    path = line[line.find("/") :]
     return path if at >= 0 and ".so" in path and not path.endswith("(deleted)") else ""
 
 

@@ -1,6 +1,7 @@
 # ruff: noqa: E501
 """Whatever breaks on our side, the submission does what it would have done: on a real Slurm."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -121,22 +122,89 @@ def test_a_broken_live_file_means_at_most_avoid(sandbox, wrapped, job):
     assert excludes(sandbox, wrapped, job) in ("gpu02", "(null)")
 
 
-@pytest.mark.parametrize("fault", ["library", "module", "hangs", "python"])
+PYTHONS = {"hangs": "#!/bin/sh\nexec sleep 60\n", "python": "#!/nowhere/python\n", "killed": "#!/bin/sh\nkill -9 $$\n"}
+
+
+@pytest.mark.parametrize("fault", ["library", "module", "venv", *PYTHONS])
 def test_a_broken_installation(sandbox, wrapped, job, fault):
     if fault == "library":
         shutil.rmtree(wrapped.lib)
     elif fault == "module":
         (wrapped.lib / "slurm_hook" / "decide.py").write_text("import no_such_module\n")
     else:
-        text = "#!/bin/sh\nexec sleep 60\n" if fault == "hangs" else "#!/nowhere/python\n"
-        python = wrapped.root / "python"
-        python.write_text(text)
-        python.chmod(0o755)
+        python = wrapped.root / "venv" / "bin" / "python"
+        if fault != "venv":  # that one is gone
+            python.parent.mkdir(parents=True)
+            python.write_text(PYTHONS[fault])
+            python.chmod(0o755)
         write_shim(wrapped.sbatch, REAL=REAL, PYTHON=python, LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
     assert excludes(sandbox, wrapped, job) == "(null)"
 
 
-def test_no_scontrol_beside_sbatch(sandbox, wrapped, job):
+# A file system that doesn't answer: its server has the connection and never reads from it. In a mount namespace of its own,
+# so that nobody else's look at it hangs.
+DEAF = """exec 9<>/dev/fuse || exit 77
+mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0,allow_other deaf "$PUBLIC" || exit 77
+"$@" 9<&-
+"""
+# Disks without room, wherever the shim could write: nothing fits, though files can be made.
+FULL = """mkdir -p "$ROOT.kept" && mount --bind "$ROOT" "$ROOT.kept" && mount -t tmpfs -o size=16k full /dev/shm || exit 77
+mount --move "$ROOT.kept" /mnt && mount -t tmpfs -o size=16k full /tmp && mkdir -p "$ROOT" && mount --move /mnt "$ROOT" || exit 77
+for folder in /dev/shm /tmp; do cat /dev/zero >$folder/all 2>/dev/null; done
+"$@"
+"""
+
+
+def apart(sandbox: Sandbox, script: str, *argv: str | Path, env: dict[str, str], **more) -> subprocess.CompletedProcess[str]:
+    """A command in a mount namespace that the script has prepared."""
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", *map(str, argv)], env={**sandbox.env, **env}, capture_output=True, text=True,
+        timeout=120, check=False, cwd=sandbox.root, **more,
+    )  # fmt: skip
+    if done.returncode == 77:
+        pytest.skip(f"this machine allows no such mount: {done.stderr}")
+    return done
+
+
+def test_a_file_system_that_does_not_answer(sandbox, wrapped, job):
+    started = time.monotonic()
+    done = apart(sandbox, DEAF, wrapped.sbatch, "--hold", job, env={"PUBLIC": str(wrapped.public)})
+    assert time.monotonic() - started < 2 + SLACK
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("Submitted batch job ")
+    assert sandbox.job(int(done.stdout.split()[-1]))["ExcNodeList"] == "(null)"
+    sandbox.run(["scancel", done.stdout.split()[-1]])
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_full_disk(sandbox, wrapped, job, stdin):
+    """The job goes in (with our excludes or without), its script whole; what sbatch says of a mistake is not lost."""
+    root = Path(sandbox.root)
+    argv, how = ([], {"input": job.read_text() + "# é\n" * 3000}) if stdin else ([job], {})
+    try:
+        done = apart(sandbox, FULL, wrapped.sbatch, "--hold", *argv, env={"ROOT": str(root)}, **how)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("Submitted batch job ")
+        number = done.stdout.split()[-1]
+        kept = sandbox.run(["scontrol", "write", "batch_script", number, "-"]).stdout
+        sandbox.run(["scancel", number])
+        assert kept.rstrip("\n") == how.get("input", job.read_text()).rstrip("\n")
+        plain = sandbox.run([REAL, "-p", "nowhere", job], check=False)
+        mistaken = apart(sandbox, FULL, wrapped.sbatch, "-p", "nowhere", *argv, env={"ROOT": str(root)}, **how)
+        assert (mistaken.returncode, mistaken.stdout, mistaken.stderr) == (plain.returncode, "", plain.stderr)
+    finally:
+        with contextlib.suppress(OSError):
+            Path(f"{root}.kept").rmdir()
+
+
+@pytest.mark.parametrize("library", ["", "/nowhere/libslurm.so", "/lib/x86_64-linux-gnu/libm.so.6"])
+def test_without_slurms_library_scontrol_is_asked(sandbox, wrapped, job, library):
+    module = wrapped.lib / "slurm_hook" / "nodeinfo.py"
+    module.write_text(module.read_text() + f"\n\ndef library_of(pid):\n    return {library!r}\n")
+    assert len(hostlist.expand(excludes(sandbox, wrapped, job))) == 12
+
+
+def test_neither_library_nor_scontrol(sandbox, wrapped, job):
+    module = wrapped.lib / "slurm_hook" / "nodeinfo.py"
+    module.write_text(module.read_text() + "\n\ndef library_of(pid):\n    return ''\n")
     lone = wrapped.root / "sbatch.copy"
     shutil.copy(REAL, lone)
     write_shim(wrapped.sbatch, REAL=lone, PYTHON="/usr/bin/python3", LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
@@ -155,11 +223,13 @@ def test_a_sites_own_wrapper_is_never_asked_with_test_only(sandbox, wrapped, job
     assert len(calls.read_text().splitlines()) == 1 and "test-only" not in calls.read_text()
 
 
-def test_a_controller_that_takes_calls_and_says_nothing(sandbox, wrapped, job):
+@pytest.mark.parametrize("listens", [True, False], ids=["says nothing", "is dead"])
+def test_a_controller_that(sandbox, wrapped, job, listens):
     """Our own question is given up in time; what sbatch itself does then is sbatch's."""
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
-        deaf.listen(50)
+        if listens:
+            deaf.listen(50)
         lines = (f"SlurmctldPort={deaf.getsockname()[1]}", "MessageTimeout=5", "SlurmctldTimeout=5")
         env = {**sandbox.env, **sandbox.variant(*lines)}
         took, ends = {}, {}
