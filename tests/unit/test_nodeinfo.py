@@ -11,52 +11,42 @@ from slurm_hook import nodeinfo
 from slurm_hook.errors import SlurmError
 
 
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    before = descriptors()
-    yield
-    assert descriptors() == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+@pytest.fixture
+def helper(request):
+    """A child that lives for so many seconds; at the end nothing of it is left."""
+    made = nodeinfo.Helper(getattr(request, "param", 10))
+    pid = made.pid
+    yield made
+    made.end()
+    made.end()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize("library", ["/nowhere/libslurm.so", "/etc/passwd", "/lib/x86_64-linux-gnu/libm.so.6", ""])
-def test_a_library_that_is_none_gives_nothing(library):
-    helper = nodeinfo.Helper(10)
+def test_a_library_that_is_none_gives_nothing(helper, library):
     helper.load(library)
     helper.ask()
     assert helper.output(10) == ""
-    helper.end()
-    helper.end()
 
 
-def test_a_child_that_is_killed_gives_nothing():
-    helper = nodeinfo.Helper(10)
+def test_a_child_that_is_killed_gives_nothing(helper):
     os.kill(helper.pid, signal.SIGKILL)
     helper.load("/x")
     helper.ask()
     assert helper.output(10) == ""
-    helper.end()
 
 
-def test_an_answer_that_does_not_come_is_given_up():
-    helper = nodeinfo.Helper(10)
+def test_an_answer_that_does_not_come_is_given_up(helper):
     started = time.monotonic()
     with pytest.raises(SlurmError, match="in time"):
         helper.output(0.05)
     assert time.monotonic() - started < 2
-    helper.end()
 
 
-def test_it_ends_by_itself():
+@pytest.mark.parametrize("helper", [0.05], indirect=True)
+def test_it_ends_by_itself(helper):
     """Its parent may be killed, or be too busy to care."""
-    helper = nodeinfo.Helper(0.05)
     assert helper.output(10) == ""
-    helper.end()
 
 
 @pytest.mark.parametrize("pid", [os.getpid(), 0, 1 << 30])
