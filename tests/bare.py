@@ -7,6 +7,7 @@ and gone with the namespace. Needs root.
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -66,7 +67,9 @@ class BareHost:
         """Run a command on the host and return it; raises with its output when it fails (unless check=False)."""
         enter = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", f"--wdns={cwd or self.scratch}", "--"]
         words = [*enter, *(str(word) for word in argv)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env, input=input, check=False)
+        # a host has nothing of what the tests' own environment says of Python
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} if env is None else env
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=clean, input=input, check=False)
         assert not check or done.returncode == 0, f"{words[len(enter) :]} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
         return done
 

@@ -65,17 +65,10 @@ def happened(sandbox):
 def collected(sandbox, happened, tmp_path_factory):
     """A history of it all, and its file."""
     db = tmp_path_factory.mktemp("acc") / "h.db"
-    ids = {str(job) for name, job in happened.items() if name not in ("array", "cancelled")}
-    sandbox.poll(lambda: ids <= shown(sandbox), 60, "windows to show all jobs")
+    sandbox.await_windows(job for name, job in happened.items() if name not in ("array", "cancelled"))
     done = workhorse(sandbox, "collect", "-S", "now-1hour", "--db", db)
     assert done.returncode == 0, done.stdout + done.stderr
     return sqlite3.connect(db), db
-
-
-def shown(sandbox):
-    """Jobs that accounting shows in a window: those that ran at once come some seconds late, see accounting.collect.SETTLING."""
-    window = ("-S", f"uts{int(time.time()) - 3600}", "-E", f"uts{int(time.time())}")
-    return set(sandbox.run(["sacct", "-a", "-X", "-n", "-P", "-o", "JobIDRaw", *window]).stdout.split())
 
 
 def ended(sandbox, job):

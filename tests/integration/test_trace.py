@@ -153,6 +153,7 @@ class Trace:
             lambda: not [j for j in jobs.load() if j.state in ("PENDING", "RUNNING", "COMPLETING")], 120, "the trace to end"
         )
         self.sandbox.wait(self.asked, timeout=20)
+        self.sandbox.await_windows(self.asked)
         argv = ["sacct", "-a", "-X", "-D", "-n", "-P", "-S", "now-1hour", "-o", "JobIDRaw,NNodes,Start,State"]
         attempts: dict[int, list[tuple[str, int, int]]] = {}
         for row in self.sandbox.run(argv, env={"SLURM_TIME_FORMAT": "%s"}).stdout.splitlines():

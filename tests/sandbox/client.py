@@ -160,6 +160,15 @@ class Client:
             raise SandboxError(f"{error} They are: {now or _live(self._shown(ids))}.\n{self.logs(15)}") from None
         return now
 
+    def await_windows(self, job_ids: Iterable[int], timeout: float = 60) -> None:
+        """Wait until accounting shows these jobs (by raw id) also to who asks for a stretch of time.
+
+        Jobs that ran as soon as they were submitted come some seconds late, see accounting.collect.SETTLING.
+        """
+        wanted = {str(job) for job in job_ids}
+        argv = ["sacct", "-a", "-X", "-D", "-n", "-P", "-o", "JobIDRaw", "-S", "now-2hours", "-E", "now"]
+        self.poll(lambda: wanted <= set(self.run(argv).stdout.split()), timeout, "windows to show all jobs")
+
     def _shown(self, ids: list[int]) -> list[dict[str, str]]:
         """Fields of these jobs, and of all their parts, that slurmctld still knows."""
         lines = self.run(["scontrol", "-a", "-o", "show", "jobs"]).stdout.splitlines()
