@@ -1,7 +1,8 @@
 """What workhorse_cli_filter.lua asks in a child process: the wrapper's decision for options that Slurm has parsed itself.
 
 The request comes as hexadecimal digits of Slurm's own JSON of the options, so that no user data ever meets a shell. The
-answer is `key=value` lines between a first and an end line; without the end line Lua sets nothing.
+answer is `key=value` lines between a first and an end line, or `pass` and the end line; without the end line something of
+ours is broken: Lua sets nothing, and counts it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from stat import S_ISREG
 
 from .errors import RequestError, SlurmError, SnapshotError, WorkhorseError
 from .light import TYPE_CHECKING, json_loads
@@ -21,40 +23,48 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> None:
-    """Entry: published folder, the service user's uid, seconds that Lua waits, and the request in hex."""
+    """Entry: published folder, the service user's uid, seconds that Lua waits, the client (`sbatch` or another), and the
+    request in hex."""
     from . import log, wrapper  # noqa: PLC0415
 
     started = time.monotonic()
-    publish, service_uid, wait, request = words
+    publish, service_uid, wait, client, request = words
     limit = float(wait) - 0.1
     wrapper.alarm(limit)
+    added: Sequence[str] = ()
     try:
-        made = _consider(publish, service_uid, request, started + limit)
+        made = _consider(publish, service_uid, client, request, started + limit)
+        if made is not None and made[0].settings["steer.mode"] != "observe":
+            added = wrapper.arguments(made[0], made[1])
     except (SnapshotError, SlurmError) as err:
-        os.close(1)
+        _tell(())
         log.send(wrapper.failure_line(err, by="cli_filter"))
         return
-    except (WorkhorseError, ValueError):
-        return
+    except (WorkhorseError, ValueError):  # what the user asks for can't be understood
+        made = None
+    _tell([f"+{word[2:]}" for word in added])
     if made is None:
         return
     case, decision, why = made
-    added = () if case.settings["steer.mode"] == "observe" else wrapper.arguments(case, decision)
-    lines = ["workhorse 1", *(f"+{word[2:]}" for word in added if not word.startswith("--nodelist=")), "end", ""]
-    if added:
-        sys.stdout.write("\n".join(lines))
-        sys.stdout.flush()
     ms = (time.monotonic() - started) * 1000
-    os.close(1)
     log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
 
 
-def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> tuple[Case, Decision, str] | None:
+def _tell(lines: Sequence[str]) -> None:
+    """The answer; Lua goes on when it has it."""
+    sys.stdout.write("\n".join(["workhorse 1" if lines else "pass", *lines, "end", ""]))
+    sys.stdout.flush()
+    os.close(1)
+
+
+def _consider(publish: str, service_uid: str, client: str, digits: str, deadline: float) -> tuple[Case, Decision, str] | None:
     from . import cluster, directives, nodeinfo, snapshot, wrapper  # noqa: PLC0415
     from .request import request_from  # noqa: PLC0415
 
     options = _options(digits)
-    script = _script(options.pop("argv", []), options)
+    argv = options.pop("argv", [])
+    words = [word for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
+    script = b"" if "wrap" in options else _script(words) if client == "sbatch" else _command(words)
     if wrapper.components(script) > 1:
         raise RequestError("heterogeneous")
     uids = wrapper.uids_of(service_uid)
@@ -63,6 +73,7 @@ def _consider(publish: str, service_uid: str, digits: str, deadline: float) -> t
     try:
         scores, nodes = snapshot.read_scores_later(publish, trusted_uids=uids)
         # the form "nodelist" is for the wrapper only: here a node count can't be pinned with it
+        scores = scores._replace(settings={**scores.settings, "steer.form": "exclude"})
         request = request_from({key: str(value) for key, value in options.items()})
         told = directives.parse(script)
         return wrapper.judge((request,), told, scores, nodes, query=query, publish=publish, uids=uids, deadline=deadline)
@@ -86,18 +97,30 @@ def _options(digits: str) -> dict[str, Any]:
     return found
 
 
-def _script(argv: object, options: dict[str, Any]) -> bytes:
-    """The head of the batch script, where the call names one; salloc and srun name commands, which have no directives."""
-    if "wrap" in options or not isinstance(argv, list) or not argv or not isinstance(argv[0], str):
-        return b""
+def _script(argv: Sequence[str]) -> bytes:
+    """The head of the batch script, from its file or from sbatch's stdin where that is one.
+
+    Raises RequestError where it can't be read again, as from a pipe: it may hold `#SBATCH hetjob`, and nodes excluded for
+    the first component are excluded for those after it.
+    """
     try:
-        fd = os.open(argv[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
+        fd = os.open(argv[0] if argv else f"/proc/{_grandparent()}/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as err:
+        raise RequestError(f"the script can't be read ({err.strerror})") from err
     try:
-        head = os.read(fd, 65536)
-    except OSError:
-        return b""
+        head = os.pread(fd, 65536, 0) if S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError as err:
+        raise RequestError(f"the script can't be read ({err.strerror})") from err
     finally:
         os.close(fd)
-    return head if head.startswith(b"#!") else b""
+    if not head.startswith(b"#!"):
+        raise RequestError("the script can't be read a second time")
+    return head
+
+
+def _command(argv: Sequence[str]) -> bytes:
+    """The head of the script that salloc or srun runs; empty where it is none that could be read."""
+    try:
+        return _script(argv) if argv else b""
+    except RequestError:
+        return b""

@@ -1,13 +1,14 @@
 # ruff: noqa: E501 - tables
 """The same decision inside Slurm: cli_filter/lua for sbatch, salloc and srun, job_submit/lua in slurmctld."""
 
+import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_hook import hostlist, luatable, mark, snapshot
+from slurm_hook import hostlist, log, luatable, mark, snapshot
 from slurm_hook.config import Settings
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped, lua_text
@@ -154,17 +155,81 @@ def test_line_breaks_in_a_name_forge_no_answer(sandbox, wrapped):
     assert len(hostlist.expand(shown.split("ExcNodeList=")[1].split()[0])) == 12
 
 
-def test_a_hanging_decision_costs_its_second(sandbox, wrapped, submit):
-    python = wrapped.root / "slow"
-    python.write_text("#!/bin/sh\nexec sleep 60\n")
+@pytest.fixture
+def logged(sandbox, wrapped) -> Callable[[], list[dict]]:
+    """A stand-in for `logger`, in front in PATH: what it was told, once there is something."""
+    told = wrapped.root / "logged"
+    told.write_text("")
+    told.chmod(0o666)
+    logger = wrapped.root / "logger"
+    logger.write_text(f'#!/bin/sh\necho "$5" >>{told}\n')
+    logger.chmod(0o755)
+
+    def lines() -> list[dict]:
+        sandbox.poll(lambda: told.read_text().endswith("\n"), 10, "a line of the log")
+        return [json.loads(line) for line in told.read_text().splitlines()]
+
+    return lines
+
+
+@pytest.mark.parametrize("text", ["exec sleep 60", "exit 1", "kill -9 $$", "echo pass"])
+def test_a_decision_that_hangs_or_dies_costs_its_second_and_is_counted(sandbox, wrapped, submit, logged, text):
+    """And one that adds nothing is none of these."""
+    wrapped.publish("steer", bad=BAD)
+    path = {"PATH": f"{wrapped.root}:{sandbox.env['PATH']}"}
+    for args in (("-N4", "--spread-job"), ("-N4", "--comment=wh=1;m=avoid"), ("-N4", "--gres=gpu:x:1,gpu:y:1"), ("-N1",)):
+        sandbox.run(["sbatch", *args, "--hold", "--wrap=true"], user="alice", env={**wrapped.cli_filter(), **path}, check=False)
+    python = wrapped.root / "broken-python"
+    python.write_text(f"#!/bin/sh\n{text}\n")
     python.chmod(0o755)
     values = {"PYTHON": python, "LIB": wrapped.lib, "PUBLISH": wrapped.public, "LOCAL": wrapped.local}
-    real = wrapped.root / "slow.lua"
+    real = wrapped.root / "broken-python.lua"
     real.write_text(lua_text("workhorse_cli_filter.lua", **values))
     env = wrapped.cli_filter(lua_text("cli_filter.lua", REAL=real))
     started = time.monotonic()
-    assert not names(submit(env, "-N4"))
+    assert not names(submit({**env, **path}, "-N4"))
     assert time.monotonic() - started < 4
+    assert logged() == [{"by": "cli_filter", "action": "fail_open", "reason": log.FAILURES[-1]}]
+    sandbox.run(["scancel", "-u", "alice"])
+
+
+HET = "#!/bin/bash\n#SBATCH -N2 -t 5\n#SBATCH hetjob\n#SBATCH -N15\ntrue\n"
+
+
+@pytest.mark.parametrize(
+    "how",
+    ['sbatch -H "$SCRIPT"', 'sbatch -H <"$SCRIPT"', 'cat "$SCRIPT" | sbatch -H', "sbatch -H <<<\"$(cat $SCRIPT)\"",
+     'sbatch -H <(cat "$SCRIPT")', 'sbatch -H /dev/stdin <"$SCRIPT"', 'sbatch -H -N2 : -N15 --wrap=true',
+     'cd "$(dirname $SCRIPT)"; PATH=$PWD:$PATH sbatch -H "$(basename $SCRIPT)"'],
+)  # fmt: skip
+def test_components_that_the_filter_cannot_see_get_no_excludes_of_the_first(sandbox, wrapped, how):
+    """What is excluded for the first component is carried to the next, which then could not run at all."""
+    wrapped.publish("steer", bad=BAD)
+    env = {**wrapped.cli_filter(), "SCRIPT": str(sandbox.write_script(HET))}
+    done = sandbox.run(["bash", "-c", how], user="alice", env=env, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    number = done.stdout.split()[-1]
+    shown = sandbox.run(["scontrol", "-o", "show", "job", number]).stdout
+    sandbox.run(["scancel", number])
+    assert shown.count("ExcNodeList=(null)") == 2 and "wh=1" not in shown
+
+
+@pytest.mark.parametrize("how", ['sbatch -H -N4 <"$SCRIPT"', 'sbatch -H -N4 "$SCRIPT" a', "sbatch -H -N4 --wrap=true"])
+def test_other_scripts_are_steered_by_excludes(sandbox, wrapped, how):
+    """Whatever the form that the wrapper writes pools in."""
+    wrapped.publish("steer", bad=BAD, steer__form="nodelist")
+    env = {**wrapped.cli_filter(), "SCRIPT": str(sandbox.write_script("#!/bin/bash\n#SBATCH -t 5\ntrue\n"))}
+    number = sandbox.run(["bash", "-c", how], user="alice", env=env).stdout.split()[-1]
+    job = sandbox.job(int(number))
+    sandbox.run(["scancel", number])
+    assert len(names(job)) == 12 and job["ReqNodeList"] == "(null)" and mark.parse(job["Comment"].strip()).mode == "steer"
+
+
+def test_a_site_to_which_one_node_is_enough(sandbox, wrapped, submit):
+    """Then jobs that don't say how many are ours, too."""
+    assert not names(submit(wrapped.cli_filter()))
+    wrapped.publish("avoid", bad=BAD, match__min_nodes=1)
+    assert names(submit(wrapped.cli_filter())) == set(BAD)
 
 
 # --- job_submit -----------------------------------------------------------------------------------------------------

@@ -246,6 +246,11 @@ HINTS = "mode steer\nmin_nodes 2\nmin_gpus 0\ndirectives 1\nend\n"
         (["--comment=train x", "job.sh"], "#!/bin/sh\n", "comment_prefix train\n", True),
         (["--comment=wh=1;p=a", "job.sh"], "#!/bin/sh\n", "", True),
         (["--comment", "x", "job.sh"], "#!/bin/sh\n", "", False),
+        (["job.sh"], "#!/bin/sh\ntrue\n", "min_nodes 1\n", True),
+        (["--wrap=true"], "", "min_nodes 1\n", True),
+        (["-M", "x", "job.sh"], "#!/bin/sh\ntrue\n", "min_nodes 1\n", False),
+        (["--test-only", "job.sh"], "#!/bin/sh\n#SBATCH -N4\n", "", False),
+        (["job.sh"], "#!/bin/sh\n#SBATCH -N4\n#SBATCH --clusters=x\n", "", False),
         (["job.sh"], "#!/bin/sh", "", False),
         (["job.sh"], "#SBATCH -N4\n", "", False),
         (["job.sh"], "", "", False),
@@ -370,6 +375,19 @@ def test_anything_else_is_said_once_and_not_tried_again(shim, act, code, stderr)
         if stderr is not None
         else done.stderr.startswith(b"sbatch: error: ") and done.stderr.count(b"\n") == 1
     )
+
+
+@pytest.mark.parametrize("again", [0, 1])
+@pytest.mark.parametrize(
+    "said", [b"Welcome to login 7\n9\n", b"12;x\n", b"Submitted batch job 5 on cluster x\n", b"sbatch: error: Invalid node name specified\n", b"\n\0\xe9"]
+)  # fmt: skip
+def test_stdout_is_sbatchs_own_to_the_byte(shim, said, again):
+    """Of a site's banner, a SPANK plugin or another form of the answer nothing is read, and nothing is added."""
+    shim.says(*OURS, again=again)
+    (shim.out / "said").write_bytes(said)
+    shim.act('cat "$OUT/said"; exit 1')
+    done = shim.run("-N4", "job.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (1, said, b"") and len(shim.calls()) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
