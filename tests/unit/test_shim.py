@@ -323,6 +323,20 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.parametrize("umask", ["0022", "0077", "0000", "0027"])
+def test_umask_and_signals_of_the_caller_reach_sbatch(shim, umask):
+    """Our file for what sbatch says is private, and a limit on files doesn't end us; jobs inherit neither."""
+    argv = ["bash", "-c", f'umask {umask}; trap "" USR1; exec "$@"', "bash"]
+    for program in (shim.real, shim.sbatch):
+        shim.act(f"{{ umask; grep 'Sig[BIC]' /proc/self/status; }} >$OUT/saw.{program.name}")
+        subprocess.run(
+            [*argv, str(program), "-N4", "job.sh"], env=shim.env, cwd=shim.root, check=True, timeout=20, capture_output=True
+        )
+        (shim.out / "argv0").unlink()
+    saw = [(shim.out / f"saw.{program.name}").read_text() for program in (shim.real, shim.sbatch)]
+    assert saw[0] == saw[1] and saw[0].startswith(f"{umask}\n")
+
+
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_refused_options_are_taken_back_once(shim, refusal):
     shim.act(f"echo '{refusal}' >&2; exit 1", call=0)
