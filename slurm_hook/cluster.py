@@ -14,7 +14,6 @@ import time
 from . import nodeinfo
 from .errors import RequestError, SlurmError
 from .light import TYPE_CHECKING, Record
-from .request import complete_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,7 +200,7 @@ class NodeQuery:
 
     def load(self, library: str) -> None:
         """Slurm's library is this one ("": none was found)."""
-        if self.helper is not None and library:
+        if self.helper is not None and library and not self.ready:
             self.helper.load(library)
             self.ready = True
 
@@ -248,6 +247,8 @@ def options_of(started: Started, blocks: int, deadline: float, found: Callable[[
     is for the real submission to show).
     """
 
+    from .request import complete_blocks  # noqa: PLC0415 - sbatch is at work by now
+
     def enough(text: bytes) -> bool:
         nonlocal found
         if found is not None and text.strip():
@@ -262,13 +263,15 @@ def options_of(started: Started, blocks: int, deadline: float, found: Callable[[
 
 
 def end(started: Started) -> None:
-    """End a command whose output isn't wanted any more; does nothing where it has ended."""
+    """End a command whose output isn't wanted any more; does nothing where it has ended.
+
+    Not waited for, as that takes a millisecond: who asks ends soon itself.
+    """
     if started.over:
         return
     started.over = True
     os.close(started.fd)
     os.kill(started.pid, 9)
-    os.waitpid(started.pid, 0)
 
 
 def _start(command: Sequence[str], *, from_stderr: bool, stdin: int | None = None) -> Started:

@@ -110,6 +110,8 @@ def _work(orders: int, memory: int, limit: float, others: tuple[int, int]) -> No
 def _obey(orders: int, memory: int) -> int:
     text = b""
     slurm: Any = None
+    import _ctypes  # noqa: F401, PLC0415 - while there is nothing else to do
+
     while True:
         part = os.read(orders, 4096)
         if not part:

@@ -71,10 +71,11 @@ def _bound(limit: float) -> None:
 
 
 def alarm(limit: float) -> None:
-    """The kernel ends this process after so many seconds: that needs no Python to work."""
+    """The kernel ends this process after so many seconds: that needs no Python to work. Children can be waited for."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - `signal` imports enum, which costs milliseconds
 
     _signal.setitimer(_signal.ITIMER_REAL, limit)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # a caller that ignores it hands that on to us
 
 
 def answer_for(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
@@ -108,10 +109,11 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     asked = ask(call, command, script)
     query = cluster.NodeQuery(scontrol_of(call), call.limit)
     try:
-        from . import snapshot  # noqa: PLC0415
+        from . import nodeinfo, snapshot  # noqa: PLC0415
 
         # read while sbatch works on its answer
         scores, nodes = snapshot.read_scores_later(call.publish, trusted_uids=uids)
+        query.load(nodeinfo.library_of(asked.pid))
         considered = consider(
             call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=started + call.limit - 0.1, uids=uids
         )
@@ -190,7 +192,8 @@ def consider(
 
     scores: without its nodes, which `nodes` gives. Raises WorkhorseError for whatever makes it unknowable.
     """
-    from . import cluster, directives  # noqa: PLC0415
+    # more than is needed at once, as sbatch is at work
+    from . import cluster, config, directives, feasible, match, request  # noqa: F401, PLC0415
 
     if scores.settings.get("steer.mode") == "off":
         return None

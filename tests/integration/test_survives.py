@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,6 +261,16 @@ def test_wait_gives_the_jobs_own_code_and_ends_with_a_signal(sandbox, wrapped):
     running.send_signal(signal.SIGTERM)
     assert running.wait(timeout=10) == -signal.SIGTERM
     assert sandbox.job(int(number))["JobState"] == "RUNNING"  # as with sbatch alone
+    sandbox.run(["scancel", number])
+
+
+def test_a_caller_that_ignores_its_children_is_steered_too(sandbox, job):
+    """Some services do, and what they start inherits it."""
+    wrapped = Wrapped(sandbox)
+    wrapped.publish("steer", bad=("gpu02",))
+    start = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    number = sandbox.run([sys.executable, "-c", start, wrapped.sbatch, "--hold", "--parsable", job]).stdout.strip()
+    assert len(hostlist.expand(sandbox.job(int(number))["ExcNodeList"])) >= 11
     sandbox.run(["scancel", number])
 
 
