@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .decide import Case, Decision
+    from .directives import Directives
+    from .request import Request
 
 
 def main(words: Sequence[str]) -> None:
-    """Entry: published folder, the service user's uid, seconds that Lua waits, the client (`sbatch` or another), and the
-    request in hex."""
+    """Entry: published folder, the service user's uid, seconds that Lua waits, the client (`sbatch` or another) and
+    its process, and the request in hex."""
     from . import log, wrapper  # noqa: PLC0415
 
     started = time.monotonic()
-    publish, service_uid, wait, client, request = words
+    publish, service_uid, wait, client, pid, request = words
     limit = float(wait) - 0.1
     wrapper.alarm(limit)
     added: Sequence[str] = ()
     try:
-        made = _consider(publish, service_uid, client, request, started + limit)
+        made = _consider(_asked(request, client, int(pid)), int(pid), publish, service_uid, started + limit)
         if made is not None and made[0].settings["steer.mode"] != "observe":
             added = wrapper.arguments(made[0], made[1])
     except (SnapshotError, SlurmError) as err:
@@ -57,37 +59,40 @@ def _tell(lines: Sequence[str]) -> None:
     os.close(1)
 
 
-def _consider(publish: str, service_uid: str, client: str, digits: str, deadline: float) -> tuple[Case, Decision, str] | None:
-    from . import cluster, directives, nodeinfo, snapshot, wrapper  # noqa: PLC0415
+def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
+    """The request and what its script says. Raises RequestError, also for one that may have several components."""
+    from . import directives, wrapper  # noqa: PLC0415
     from .request import request_from  # noqa: PLC0415
 
     options = _options(digits)
     argv = options.pop("argv", [])
     words = [word for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
-    script = b"" if "wrap" in options else _script(words) if client == "sbatch" else _command(words)
+    script = b""
+    if client != "sbatch":
+        script = _command(words)
+    elif "wrap" not in options:
+        script = _script(words[0] if words else f"/proc/{pid}/fd/0")
     if wrapper.components(script) > 1:
         raise RequestError("heterogeneous")
+    return request_from({key: str(value) for key, value in options.items()}), directives.parse(script)
+
+
+def _consider(
+    asked: tuple[Request, Directives], pid: int, publish: str, service_uid: str, deadline: float
+) -> tuple[Case, Decision, str] | None:
+    from . import cluster, nodeinfo, snapshot, wrapper  # noqa: PLC0415
+
+    request, told = asked
     uids = wrapper.uids_of(service_uid)
     query = cluster.NodeQuery("scontrol", deadline - time.monotonic())
-    query.load(nodeinfo.library_of(_grandparent()))
+    query.load(nodeinfo.library_of(pid))
     try:
         scores, nodes = snapshot.read_scores_later(publish, trusted_uids=uids)
         # the form "nodelist" is for the wrapper only: here a node count can't be pinned with it
         scores = scores._replace(settings={**scores.settings, "steer.form": "exclude"})
-        request = request_from({key: str(value) for key, value in options.items()})
-        told = directives.parse(script)
         return wrapper.judge((request,), told, scores, nodes, query=query, publish=publish, uids=uids, deadline=deadline)
     finally:
         query.end()
-
-
-def _grandparent() -> int:
-    """The program of Slurm that Lua runs in; our parent is `timeout`."""
-    try:
-        with open(f"/proc/{os.getppid()}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _options(digits: str) -> dict[str, Any]:
@@ -97,14 +102,14 @@ def _options(digits: str) -> dict[str, Any]:
     return found
 
 
-def _script(argv: Sequence[str]) -> bytes:
+def _script(path: str) -> bytes:
     """The head of the batch script, from its file or from sbatch's stdin where that is one.
 
     Raises RequestError where it can't be read again, as from a pipe: it may hold `#SBATCH hetjob`, and nodes excluded for
     the first component are excluded for those after it.
     """
     try:
-        fd = os.open(argv[0] if argv else f"/proc/{_grandparent()}/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
         raise RequestError(f"the script can't be read ({err.strerror})") from err
     try:
@@ -121,6 +126,6 @@ def _script(argv: Sequence[str]) -> bytes:
 def _command(argv: Sequence[str]) -> bytes:
     """The head of the script that salloc or srun runs; empty where it is none that could be read."""
     try:
-        return _script(argv) if argv else b""
+        return _script(argv[0]) if argv else b""
     except RequestError:
         return b""

@@ -60,7 +60,7 @@ class Wrapped:
             folder.mkdir(mode=0o755)
         shutil.copytree(ROOT / "slurm_hook", self.lib / "slurm_hook", ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(str(self.lib), quiet=1)
-        self.with_hints = with_hints
+        self.with_hints, self.wait = with_hints, wait
         self.sbatch = write_shim(
             self.root / "bin" / "sbatch",
             REAL=real,
@@ -108,7 +108,7 @@ class Wrapped:
         """The environment of clients that load our cli_filter (`loader` is its text; the real file lies in `root`)."""
         real = self.root / "workhorse_cli_filter.lua"
         if not real.exists():
-            values = {"PYTHON": PYTHON, "LIB": self.lib, "PUBLISH": self.public, "LOCAL": self.local, "WAIT": "10"}
+            values = {"PYTHON": PYTHON, "LIB": self.lib, "PUBLISH": self.public, "LOCAL": self.local, "WAIT": str(self.wait)}
             real.write_text(lua_text(real.name, **values))
         text = loader if loader is not None else lua_text("cli_filter.lua", REAL=real)
         return self.sandbox.variant("CliFilterPlugins=cli_filter/lua", files={"cli_filter.lua": text})

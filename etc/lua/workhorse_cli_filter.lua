@@ -83,19 +83,23 @@ local function hex(text)
     return (text:gsub(".", function(c) return string.format("%02x", c:byte()) end))
 end
 
+-- The child's end isn't waited for, only its words: in a file system that doesn't answer it can't even be killed.
 local function ask(json, client)
-    local command = "exec timeout -s KILL " .. WAIT .. " '" .. PYTHON .. "' -I -S -c '"
+    local command = "{ '" .. PYTHON .. "' -I -S -c '"
         .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.clifilter import main; main(sys.argv[2:])' '"
-        .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. client .. " " .. hex(json) .. " 2>/dev/null </dev/null"
+        .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. client .. ' "$PPID" ' .. hex(json)
+        .. " 2>/dev/null </dev/null & echo child $!; } | timeout -s KILL " .. WAIT .. " cat"
     local pipe = io.popen(command)
-    local answer = pipe:read("*a") or ""
+    local answer = "\n" .. (pipe:read("*a") or "")
     pipe:close()
     return answer
 end
 
--- To syslog, where the calls are counted that we failed. Nobody waits for it.
-local function tell()
-    os.execute("{ timeout -s KILL 1 logger -t workhorse -p user.info '{\"by\":\"cli_filter\",\"action\":\"fail_open\","
+-- No answer: the child is ended, and syslog told, where the calls are counted that we failed. Nobody waits for it.
+local function give_up(answer)
+    local child = answer:match("\nchild (%d+)\n")
+    os.execute("{ " .. (child and "kill -s KILL " .. child .. "; " or "")
+        .. "timeout -s KILL 1 logger -t workhorse -p user.info '{\"by\":\"cli_filter\",\"action\":\"fail_open\","
         .. "\"reason\":\"no answer\"}' & } </dev/null >/dev/null 2>&1")
 end
 
@@ -106,7 +110,7 @@ function M.pre_submit(options, offset)
     if known.mode == "off" then return end
     if not can_be_ours(json, known) and not (known.directives == "1" and has_directive(json)) then return end
     local answer = ask(json, options.type == "sbatch" and "sbatch" or "other")
-    if not answer:find("\nend\n$") then return tell() end
+    if not answer:find("\nend\n", 1, true) then return give_up(answer) end
     local set = {}
     for key, text in answer:gmatch("\n%+(%l+)=([^\n]+)") do set[key] = text end
     for _, key in ipairs({ "exclude", "nodes", "comment" }) do

@@ -170,9 +170,11 @@ def apart(sandbox: Sandbox, script: str, *argv: str | Path, env: dict[str, str],
     return done
 
 
-def test_a_file_system_that_does_not_answer(sandbox, wrapped, job):
+@pytest.mark.parametrize("way", ["wrapper", "cli_filter"])
+def test_a_file_system_that_does_not_answer(sandbox, wrapped, job, way):
+    binary, env = (wrapped.sbatch, {}) if way == "wrapper" else (REAL, wrapped.cli_filter())
     started = time.monotonic()
-    done = apart(sandbox, DEAF, wrapped.sbatch, "--hold", job, env={"PUBLIC": str(wrapped.public)})
+    done = apart(sandbox, DEAF, binary, "--hold", job, env={**env, "PUBLIC": str(wrapped.public)})
     assert time.monotonic() - started < 2 + SLACK
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("Submitted batch job ")
     assert sandbox.job(int(done.stdout.split()[-1]))["ExcNodeList"] == "(null)"
