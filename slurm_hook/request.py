@@ -286,6 +286,9 @@ def _names(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     try:
+        # Slurm takes a blank between brackets for a part of a name, and refuses the job
+        if any(len(item.split()) > 1 for item in hostlist.split(text)):
+            raise RequestError(f"exclude {text[:60]!r}: a blank within a name")
         return tuple(hostlist.expand(text))
     except HostlistError as err:
         raise RequestError(f"exclude: {err}") from None

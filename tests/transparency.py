@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """sbatch calls of every kind, and what became of them: for comparing a call with and without the wrapper."""
 
 from __future__ import annotations
@@ -200,6 +201,37 @@ def more() -> list[Case]:
         Case("directive-demand", ("@",), b"#!/bin/sh\n#WORKHORSE demand=700G\ntrue\n"),
         Case("wait-refused", ("--wait", "-p", "nowhere", "@"), quits=True),
         Case("chdir", ("-D", "/tmp", "-N2", "-o", "x.out", "@")),
+        # what parsers of command lines and directives trip over
+        Case("constraint-or", ("-N2", "-C", "fast|slow", "@")),
+        Case("constraint-and-in-script", ("@",), b'#!/bin/sh\n#SBATCH -N2 --constraint="fast&slow"\ntrue\n'),
+        Case("constraint-count", ("-N2", "--constraint=[fast*1&slow*1]", "@")),
+        Case("constraint-a-directive", ("-N2", "-C", "#SBATCH", "@"), quits=True),
+        Case("repeated-export", ("-N2", "--export=A", "--export=B=2", "@"), env={"A": "1"}),
+        Case("repeated-everything", ("-N9", "-xgpu01", "-Ja", "-N2", "-xgpu02", "-Jb", "@"), b"#!/bin/sh\n#SBATCH -N7 -Jc -xgpu05\ntrue\n"),
+        Case("exclude-of-two-lines", ("-N2", "@"), b"#!/bin/sh\n#SBATCH -x gpu05\n#SBATCH --exclude gpu06\ntrue\n"),
+        Case("exclude-ours-already", ("-N2", "-x", "gpu04,gpu09,gpu[09-10]", "@")),
+        Case("exclude-all-but", ("-N2", "-x", "gpu[01-14]", "@")),
+        Case("exclude-file", shell='printf "gpu03,gpu05\ngpu[06-07]" >"$HOME/hosts"; "$SBATCH" -N2 -x "$HOME/hosts" "$SCRIPT"'),
+        Case("exclude-file-with-counts", shell='printf "gpu03*2\n" >"$HOME/hosts"; "$SBATCH" -N2 -x "$HOME/hosts" "$SCRIPT"', quits=None),
+        Case("exclude-file-in-script", shell='cd "$HOME"; echo gpu05 >hosts; printf "#!/bin/sh\n#SBATCH -N2 -x ./hosts\n" | "$SBATCH"'),
+        Case("exclude-too-many", ("-N2", "--exclude=gpu[0-65536]", "@"), quits=None),
+        Case("exclude-blank-in-brackets", ("-N2", "--exclude=gpu[01, 02]", "@"), quits=None),
+        Case("exclude-none-assigned", ("-N2", "--exclude=None assigned", "@"), quits=None),
+        Case("nodelist-longer", ("-N2", "-w", "gpu[05-08]", "@"), quits=None),
+        Case("nodelist-braces", ("-N2", "-w", "{gpu05}", "@"), quits=None),
+        Case("byte-order-mark", ("-N2", "@"), b"\xef\xbb\xbf#!/bin/sh\ntrue\n", quits=True),
+        Case("blank-before-interpreter", ("-N2", "@"), b"\n#!/bin/sh\ntrue\n", quits=True),
+        Case("clusters-in-script", ("@",), b"#!/bin/sh\n#SBATCH -N2 --clusters=sandbox\ntrue\n"),
+        Case("clusters-environment", ("-N2", "@"), env={"SLURM_CLUSTERS": "sandbox"}),
+        Case("ignore-pbs", ("--ignore-pbs", "@"), b"#!/bin/sh\n#PBS -l nodes=2\ntrue\n"),
+        Case("memory-per-gpu", ("-N2", "--gpus-per-node=2", "--mem-per-gpu=100", "@")),
+        Case("memory-environment", ("-N2", "@"), env={"SBATCH_MEM_PER_NODE": "100", "SLURM_MEM_PER_CPU": "50"}),
+        Case("exclusive-user", ("-N2", "--exclusive=user", "@")),
+        Case("exclusive-mcs", ("-N2", "--exclusive=mcs", "@"), quits=None),
+        Case("exclusive-environment", ("-N2", "@"), env={"SBATCH_EXCLUSIVE": "user"}),
+        Case("het-exclude-of-the-scripts-second", ("@",), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH -N3 -x gpu05\ntrue\n"),
+        Case("het-exclude-over-both", ("-x", "gpu06", "@"), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH -N3 -x gpu05\ntrue\n"),
+        Case("het-needs-all", ("@",), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH packjob\n#SBATCH -N14\ntrue\n"),
         Case("uncommon", ("--contiguous", "--spread-job", "-N2", "--switches=1@5", "--requeue", "@")),
         Case("prefer", ("-N2", "--use-min-nodes", "--wait-all-nodes=1", "--kill-on-invalid-dep=yes", "--signal=B:USR1@60", "@")),
     ]  # fmt: skip
