@@ -323,6 +323,14 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.parametrize("length", [4000, *range(4040, 4080, 3), 60000])
+def test_answers_of_any_length_arrive_whole(shim, length):
+    option = "--exclude=" + ("n1," * length)[: length - 10]
+    shim.says(option)
+    shim.run("-N4", "job.sh")
+    assert shim.calls() == [[option, "-N4", "job.sh"]]
+
+
 @pytest.mark.parametrize("umask", ["0022", "0077", "0000", "0027"])
 def test_umask_and_ignored_signals_of_the_caller_reach_sbatch(shim, umask):
     """Our file for what sbatch says is private, and a limit on files doesn't end us; jobs inherit neither."""
