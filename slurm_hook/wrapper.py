@@ -24,7 +24,7 @@ from .light import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .cluster import NodeQuery, Started
+    from .cluster import Node, NodeQuery, Started
     from .config import Settings
     from .decide import Case, Decision
     from .directives import Directives
@@ -236,11 +236,21 @@ def judge(
         scores = scores._replace(nodes=nodes())
     live = _live(publish, uids)
     nodes_now = query.nodes(deadline, _partitions(scores, live))
+    _check_excludes(requests, nodes_now)
     case = decide.Case(
         requests=requests, directives=told, scores=scores, settings=settings, nodes=nodes_now, live=live, now=time.time(),
         seed=_seed() if seed is None else seed,
     )  # fmt: skip
     return case, decide.decide(case), why
+
+
+def _check_excludes(requests: Sequence[Request], nodes: Mapping[str, Node]) -> None:
+    """Raises RequestError where all that the user excludes is unknown: newer versions of Slurm refuse that, but no longer
+    when one of ours stands beside it."""
+    from .errors import RequestError  # noqa: PLC0415
+
+    if any(request.exclude and not any(name in nodes for name in request.exclude) for request in requests):
+        raise RequestError("none of the excluded nodes is known here; see `sinfo -N`")
 
 
 def _match(requests: Sequence[Request], told: Directives, settings: Settings, scores: Scores) -> str:

@@ -215,6 +215,10 @@ def more() -> list[Case]:
         Case("exclude-file-with-counts", shell='printf "gpu03*2\n" >"$HOME/hosts"; "$SBATCH" -N2 -x "$HOME/hosts" "$SCRIPT"', quits=None),
         Case("exclude-file-in-script", shell='cd "$HOME"; echo gpu05 >hosts; printf "#!/bin/sh\n#SBATCH -N2 -x ./hosts\n" | "$SBATCH"'),
         Case("exclude-too-many", ("-N2", "--exclude=gpu[0-65536]", "@"), quits=None),
+        *(
+            Case(f"exclude-unknown-{i}", ("-N2", f"--exclude={names}", "@"), quits=None)
+            for i, names in enumerate(("GPU01", "all", "gpu[001]", "gpu01:4", "zz1,gpu01", "gpu01,zz1", "A1,gpu[01-02]"))
+        ),
         Case("exclude-blank-in-brackets", ("-N2", "--exclude=gpu[01, 02]", "@"), quits=None),
         Case("exclude-none-assigned", ("-N2", "--exclude=None assigned", "@"), quits=None),
         Case("nodelist-longer", ("-N2", "-w", "gpu[05-08]", "@"), quits=None),
