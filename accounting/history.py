@@ -265,11 +265,13 @@ _CLASSES = {"hardware": c.REASON_HARDWARE, "user": c.REASON_USER, "planned": c.R
 
 
 def _events(db: Any, cluster_id: int, node_at: c.IntArray, window: tuple[float, float], classify: Reasons) -> c.Events:
-    """Events up to as_of. Slurm's reasons are sorted by the settings of now, whatever they were when collected."""
+    """Events up to as_of: those of the window, and whatever came after a mark `bad`, as a repair ends that. Slurm's reasons
+    are sorted by the settings of now, whatever they were when collected."""
     start, as_of = window
     rows = db.execute(
         "SELECT e.node_id, e.kind, e.reason_class, e.start, e.end, e.source, e.reason FROM node_events e"
-        " JOIN nodes n ON n.id = e.node_id WHERE n.cluster_id = ? AND e.start <= ? AND (e.end IS NULL OR e.end >= ?)"
+        " JOIN nodes n ON n.id = e.node_id WHERE n.cluster_id = ? AND e.start <= ? AND (e.end IS NULL OR e.end >= ?"
+        " OR e.start >= (SELECT min(b.start) FROM node_events b WHERE b.node_id = e.node_id AND b.kind = 'bad'))"
         " ORDER BY e.start, e.id",
         (cluster_id, as_of, start - culprits.MATCH_SECONDS),
     ).fetchall()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import SlurmError
-from slurm_hook.snapshot import NodeScore, Scores
+from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores
 
 if TYPE_CHECKING:
     from .story import Story
@@ -66,9 +66,11 @@ def _reasons(node: NodeScore, scores: Scores) -> list[str]:
 
 
 def _state(node: NodeScore, now: float) -> str:
+    if node.suspect_until >= WHILE_MARKED:
+        return "Marked bad by hand: it is left out for all jobs until it is marked repaired."
     if node.lemon:
         often = "almost surely it fails over three times as often as the median node"
-        return f"Lemon: {often}. Modes avoid and steer leave it out first."
+        return f"Lemon: {often}. Mode avoid leaves it out first, and so does mode steer for costly jobs."
     if node.suspect_until > now:
         return (
             f"Suspect until {_when(node.suspect_until)}: several users' jobs died there within minutes. It is left out till then."

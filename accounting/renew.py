@@ -9,7 +9,7 @@ from typing import Any
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
 from slurm_hook.installed import trusted_uids
-from slurm_hook.snapshot import read_scores
+from slurm_hook.snapshot import WHILE_MARKED, read_scores
 
 from . import publish
 from .history import load_history
@@ -17,15 +17,16 @@ from .suspects import LASTS, WITHIN, of_history
 
 
 def renew(db: Any, cluster: str, settings: Settings, now: float | None = None) -> tuple[str, ...]:
-    """Bring suspects and settings of the published scores up to date; returns the suspects' names. Writes only where
-    something changed: the submit path knows the settings from there alone, so a new mode must not wait for the night.
+    """Bring suspects and settings of the published scores up to date; returns the names of suspects that nobody has
+    marked `bad` (marked ones are left out as well). Writes only where something changed: the submit path knows the
+    settings from there alone, so a new mode must not wait for the night.
 
     Raises SnapshotError when there are scores that can't be read or written. Without any, or of another cluster: nothing.
     """
     moment = time.time() if now is None else now
     history = load_history(db, cluster, moment, (WITHIN + LASTS) / 86400.0, settings)
     ends = dict(zip(history.nodes.names, of_history(history).tolist()))
-    names = tuple(name for name, end in ends.items() if end > 0)
+    names = tuple(name for name, end in ends.items() if 0 < end < WHILE_MARKED)
     try:
         scores = read_scores(settings.publish.path, trusted_uids=trusted_uids())
     except SnapshotError as err:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import FloatArray, History
+from slurm_hook.snapshot import WHILE_MARKED
+
+from .columns import MARKED_BAD, FloatArray, History
 from .failures import Failures, attempted, collect
 from .truncate import until
+from .trust import marked_now
 
 EARLY = 600.0  # s: a failure sooner after the start than this is an early one
 FAILURES, USERS, WITHIN, LASTS = 3, 2, 3600.0, 3600.0  # so many failures of so many users within s make a suspect for s
 
 
 def suspects(history: History, failures: Failures) -> FloatArray:
-    """Until when (epoch s; 0: not) each node is a suspect: three early failures of two users within an hour."""
+    """Until when (epoch s; 0: not) each node is left out for all: three early failures of two users within an hour, or
+    an open mark `bad`. (A lemon found by its score is no candidate of costly jobs alone; a person's word counts for all.)"""
     ends = np.zeros(len(history.nodes))
     recent = (failures.elapsed * 3600.0 <= EARLY) & (failures.time > history.as_of - WITHIN - LASTS)
     rows = np.flatnonzero(recent[failures.failure])
@@ -27,7 +31,8 @@ def suspects(history: History, failures: Failures) -> FloatArray:
         begin = int(first[last]) + int(np.searchsorted(moment[first[last] : last + 1], moment[last] - WITHIN))
         if last + 1 - begin >= FAILURES and len(set(user[begin : last + 1].tolist())) >= USERS:
             ends[node[last]] = moment[last] + LASTS
-    return np.where(ends > history.as_of, ends, 0.0)
+    ends = np.where(ends > history.as_of, ends, 0.0)
+    return np.where(marked_now(history.events, MARKED_BAD, len(ends), history.as_of), WHILE_MARKED, ends)
 
 
 def of_history(history: History) -> FloatArray:

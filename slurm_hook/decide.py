@@ -235,11 +235,11 @@ def _counted(case: Case, field: _Field, total: float) -> _Field:
 
 
 def _bad(score: NodeScore, now: float) -> str:
-    """What speaks against a node: lemon, suspect, weak, or nothing."""
-    if score.lemon:
-        return "lemon"
+    """What speaks against a node: suspect (now, so it counts more), lemon, weak, or nothing."""
     if score.suspect_until > now:
         return "suspect"
+    if score.lemon:
+        return "lemon"
     relative, capability = score.relative, score.capability
     return "weak" if (capability is not None and capability < 0) or (relative is not None and relative < AVOID_BELOW) else ""
 
@@ -469,7 +469,7 @@ def _avoid(case: Case, fields: Sequence[_Field], base: Decision, obstacle: str) 
 
 
 def _worst_first(fields: Sequence[_Field]) -> list[str]:
-    order = {"lemon": 0, "suspect": 1, "weak": 2}
+    order = {"suspect": 0, "lemon": 0, "weak": 1}
     keys: dict[str, tuple[int, float, str]] = {}
     for field in fields:
         for name, bad, capability in zip(field.names, field.bad, field.capability):

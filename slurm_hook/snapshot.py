@@ -24,13 +24,16 @@ MAX_BYTES = 64 * 1024 * 1024
 SCORES_NAME = "scores.json"
 LIVE_NAME = "live.json"
 
+# suspect_until of a node under an open mark `bad` (the year 2100): till the mark ends, which the next collect sees
+WHILE_MARKED = 4_102_444_800.0
+
 
 class NodeScore(Record):
     """What the scorer says of one node, and the static facts that placement needs of it.
 
     capability: None where the node has none of its own (it takes the median); relative: capability over the cluster's
     median; reliability: heavy hours per node-caused failure; breakdown: P of the method; hazard: failures per heavy
-    hour; capacity: MiB of the capacity resource; suspect_until: epoch seconds, 0 if not suspect.
+    hour; capacity: MiB of the capacity resource; suspect_until: epoch seconds, 0 if not suspect, WHILE_MARKED.
     """
 
     name: str

@@ -76,8 +76,9 @@ def test_a_lemon_is_a_candidate_of_cheap_jobs_only(quantiles, method, kept_out):
     assert any("gpu03" in d.pool for d in pools) is not kept_out
 
 
-def test_a_suspect_is_left_out_even_for_cheap_jobs():
-    suspect = NodeScore("gpu03", capability=1.0, relative=1.0, suspect_until=NOW + 60)
+@pytest.mark.parametrize("lemon", [False, True])
+def test_a_suspect_is_left_out_even_for_cheap_jobs(lemon):
+    suspect = NodeScore("gpu03", capability=1.0, relative=1.0, suspect_until=NOW + 60, lemon=lemon)
     made = case(scores={"gpu03": suspect}, method="attributed")
     made = made._replace(scores=made.scores._replace(cost_quantiles=(1e6, 2e6)))
     assert not any("gpu03" in decide.decide(made._replace(seed=seed)).pool for seed in range(60))

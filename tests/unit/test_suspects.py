@@ -4,11 +4,12 @@ import os
 
 import pytest
 
+from accounting import events
 from accounting.publish import identified, publish
 from accounting.renew import renew
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import NodeScore, Scores, read_scores
+from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores, read_scores
 from tests.accounting_rows import put, row, stores
 
 NOW = 1_800_000_000
@@ -104,3 +105,27 @@ def test_scores_of_another_cluster_are_left_alone(site, tmp_path):
     _deaths(made)
     renew(made["c"].db, "c", settings, NOW)
     assert _published(settings).nodes["n1"].suspect_until == 0
+
+
+@pytest.mark.parametrize(
+    ("marks", "out"),
+    [
+        ((("bad", -86400, None),), True),
+        ((("bad", -86400, -3600),), False),
+        ((("bad", -864000, None), ("repaired", -432000, -432000)), False),
+        ((("repaired", -864000, -864000), ("bad", -432000, None)), True),
+        ((("ignore", -86400, None),), False),
+    ],
+)
+def test_a_mark_counts_from_the_next_collect_for_all_jobs_until_it_ends(site, marks, out):
+    made, settings = site
+    _deaths(made, count=1)
+    reasons = {"bad": "hardware", "repaired": "repaired", "ignore": "unknown"}
+    for name, start, end in marks:
+        stop = None if end is None else NOW + end
+        events.save(made["c"], [events.Event("n1", name, NOW + start, stop, "", "", reasons[name], "root", "mark")])
+    assert renew(made["c"].db, "c", settings, NOW) == (), "a marked node is no news"
+    assert _published(settings).nodes["n1"].suspect_until == (WHILE_MARKED if out else 0.0)
+    stamp = os.stat(os.path.join(settings.publish.path, "scores.json")).st_mtime_ns
+    renew(made["c"].db, "c", settings, NOW + 300)
+    assert os.stat(os.path.join(settings.publish.path, "scores.json")).st_mtime_ns == stamp
