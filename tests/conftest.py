@@ -1,9 +1,11 @@
 """Fixtures for all tests."""
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,16 +56,32 @@ def make_quiet(sandbox: Sandbox) -> None:
             sandbox.resume(name)
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first of several test processes fills, and the others wait for."""
+    base = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    folder, done = base / name, base / f"{name}.done"
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages of both kinds of role, fetched once as an admin would on a host with internet."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for role in ("login", "controller"):
-        argv = [ROOT / "install.sh", "--download-wheels", folder, "--role", role]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    folder.chmod(0o755)
-    return folder
+
+    def fetch(folder: Path) -> None:
+        for role in ("login", "controller"):
+            argv = [ROOT / "install.sh", "--download-wheels", folder, "--role", role]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+        folder.chmod(0o755)
+
+    return once(tmp_path_factory, "wheels", fetch)
 
 
 @pytest.fixture(scope="session")
@@ -72,12 +90,14 @@ def built(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     `BareHost.unpack` puts it on a host, where install.sh then finds its release complete.
     """
-    tar = tmp_path_factory.mktemp("built") / "releases.tar"
-    with BareHost(tmp_path_factory.mktemp("builder")) as host:
-        for role in ("controller", "login"):
-            host.run([ROOT / "install.sh", "--role", role, "--cron", "--wheels", wheels])
-        host.run(["tar", "-cf", tar, "-C", "/", "opt/workhorse/releases"])
-    return tar
+
+    def build(folder: Path) -> None:
+        with BareHost(tmp_path_factory.mktemp("builder")) as host:
+            for role in ("controller", "login"):
+                host.run([ROOT / "install.sh", "--role", role, "--cron", "--wheels", wheels])
+            host.run(["tar", "-cf", folder / "releases.tar", "-C", "/", "opt/workhorse/releases"])
+
+    return once(tmp_path_factory, "built", build) / "releases.tar"
 
 
 @pytest.fixture(scope="session")

@@ -120,7 +120,7 @@ def test_a_dump_on_the_laptop(site):
     assert page.startswith("<!DOCTYPE html>") and "gpu16" in page
     long = Block("", "~/workhorse/bin/workhorse --config ~/workhorse-try/try.toml nodes -w gpu03 --long")
     ((_, code, told),), _ = paste(laptop, long, user="carol", home="/home/carol")
-    assert code == 0 and told.count("known to be this node's doing") == 2, told  # the events were read
+    assert code == 0 and told.count("known to be this node's doing") >= 2, told  # the events were read
 
 
 def doctor(host, *args, path=ENV["PATH"]):

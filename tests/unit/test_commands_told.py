@@ -100,6 +100,7 @@ def test_what_slurm_says_of_a_label(slurm, answer, job, label):
         (NOW + 99 * HOUR, NOW - HOUR, None, NOW - 74 * HOUR), (NOW - HOUR, NOW + 99 * HOUR, None, NOW - 74 * HOUR),
         (NOW - HOUR, None, None, NOW - 72 * HOUR), (NOW - HOUR, NOW - HOUR, NOW + 99 * HOUR, NOW - 74 * HOUR),
     ],
+    ids=["none", "a minute", "high", "deep", "never deep", "backfill"],
 )  # fmt: skip
 def test_marks_later_than_now(tmp_path, high, deep, backfill, start):
     made = stores(tmp_path / "h.db")["c"]
@@ -142,6 +143,7 @@ def test_a_mistyped_cluster_leaves_nothing(slurm, run, tmp_path):
         (["-E", "2020-01-01"], 2, "before", None), (["-S", "2015-01-01", "-E", "2015-01-05"], 0, "", None),
         (["-E", "now-1day"], 0, "", NOW - 24 * HOUR), ([], 0, "", NOW),
     ],
+    ids=["before all", "long ago", "a day ago", "now"],
 )  # fmt: skip
 def test_where_a_mark_is_set(slurm, run, tmp_path, words, code, said, mark):
     found, _, err = run("collect", *words)

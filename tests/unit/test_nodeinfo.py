@@ -49,7 +49,7 @@ def test_it_ends_by_itself(helper):
     assert helper.output(10) == ""
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 0, 1 << 30])
+@pytest.mark.parametrize("pid", [os.getpid(), 0, 1 << 30], ids=["ours", "zero", "no such"])
 def test_programs_without_slurms_library(pid):
     assert nodeinfo.library_of(pid) == ""
 
