@@ -25,7 +25,18 @@ settings.register_profile("search", derandomize=False, print_blob=True, deadline
 settings.load_profile("search" if SEARCH else "same")
 
 ROOT = Path(__file__).resolve().parents[1]
+# Files of tests/integration for the second of two test processes (`-n 2 --dist loadgroup`), about half of the time; each has a
+# Slurm of its own. Files of one process run in their order.
+SECOND = ("readme_site", "sandbox", "scores_real", "site_install", "site_real", "survives", "trace", "transparent", "units")
 _running: list[Sandbox] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests stay together where two processes share them: the files of a Slurm, and each file of unit tests."""
+    for item in items:
+        name = item.path.stem.removeprefix("test_")
+        slurm = "second Slurm" if name in SECOND else "first Slurm"
+        item.add_marker(pytest.mark.xdist_group(slurm if item.path.parent.name == "integration" else name))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -62,17 +64,26 @@ class Keeper:
             if not self.uninterrupted:
                 raise Stop
 
-    def make_users(self) -> None:
-        """Make the test users; a signal waits until that is done (a killed useradd leaves half a user)."""
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is done in it is not left half done: a signal waits for its end."""
         self.uninterrupted = True
-        users.create()
-        self.uninterrupted = False
+        try:
+            yield
+        finally:
+            self.uninterrupted = False
         if self.stopping:
             raise Stop
 
+    def make_users(self) -> None:
+        """Make the test users (a killed useradd leaves half a user)."""
+        with self.whole():
+            users.create()
+
     def up(self) -> None:
         """Start all; tells the owner where."""
-        self.root = self._make_root()
+        with self.whole():  # a directory of which we don't know would stay
+            self.root = self._make_root()
         self.live = f"live/{self.root}"
         self.claims.append(claims.claim(self.live))
         names = conf.node_names(self.order.nodes)
