@@ -206,10 +206,13 @@ exit 0
 def test_a_chain_whose_dependencies_stand_in_its_scripts(site, sandbox):
     """As NeMo-Run writes them. Accounting knows nothing of these, so the owner is told by what dispatch has seen."""
     ids: list[int] = []
-    for name, seconds in (("prepare", 2), ("pretrain", 300), ("finetune", 300)):
+    seen = sandbox.outdir / "seen"
+    till_seen = f"0.1; while [ ! -e {seen} ]; do sleep 0.1; done"
+    for name, seconds in (("prepare", till_seen), ("pretrain", 300), ("finetune", 300)):
         line = f"#SBATCH --dependency=afterok:{ids[-1]}" if ids else ""
         ids.append(sandbox.sbatch("--parsable", script=NEMO.format(name=name, dependency=line, seconds=seconds)))
     site.dispatch()
+    seen.touch()
     sandbox.poll(lambda: site.job(ids[1]).state == "RUNNING", 30, "the second stage")
     site.dispatch()
     sandbox.run(["scancel", str(ids[1])])
