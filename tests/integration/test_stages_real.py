@@ -216,6 +216,7 @@ def test_a_chain_whose_dependencies_stand_in_its_scripts(site, sandbox):
     sandbox.poll(lambda: site.job(ids[1]).state == "RUNNING", 30, "the second stage")
     site.dispatch()
     sandbox.run(["scancel", str(ids[1])])
+    sandbox.await_windows(ids[:2])
     for user in ("alice", SERVICE):
         (row,) = (row for row in queue(site, user=user) if row["job"] == str(ids[2]))
         assert (row["pipeline"], row["name"]) == (f"#{ids[0]}", "ml-ml.finetune")
