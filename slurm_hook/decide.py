@@ -279,31 +279,15 @@ def demand_per_node(case: Case, field: _Field) -> float:
     return biggest if need.whole else need.mem
 
 
-def _probabilities(case: Case, field: _Field, demand: float) -> tuple[list[float], float]:
-    """Probability of each candidate, and the cost rank that it rests on (1 for the published method)."""
-    gamma = case.settings["steer.gamma"]
-    if case.scores.method == "published":
-        return placement.probabilities_published(demand, field.capacity, field.capability, gamma), 1.0
-    rank = _rank(case, field)
-    return placement.probabilities_attributed(demand, field.capacity, field.capability, rank, gamma=gamma), rank
-
-
 def _rank(case: Case, field: _Field) -> float:
-    """Cost rank of the job: its nodes times its time limit (a day where it has none) among the site's recent jobs."""
+    """Cost rank of the job among the site's recent ones: its nodes times its time limit (a day where it has none). 1 for
+    the published method."""
+    if case.scores.method == "published":
+        return 1.0
     request = case.requests[0]
     minutes = request.minutes if request.minutes is not None else 24 * 60.0
     node_hours = max(1, field.least) * minutes / 60.0
     return placement.cost_rank(case.scores.cost_quantiles, node_hours, sacrifice=case.settings["steer.sacrifice"])
-
-
-def _pull(
-    case: Case, field: _Field, demand: float, chances: Sequence[float], rank: float
-) -> tuple[Sequence[float], float | None]:
-    """What the draw goes by, and its cap: the attributed method caps afresh at each draw (see `placement.draw`)."""
-    if case.scores.method == "published":
-        return chances, None
-    weights = placement.weights_attributed(demand, field.capacity, field.capability, rank, gamma=case.settings["steer.gamma"])
-    return weights, placement.RATIO_CAP
 
 
 def _steer(case: Case, field: _Field, base: Decision) -> Decision:
@@ -311,12 +295,13 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     request = case.requests[0]
     total = total_demand(case, request)
     startable = _startable(case, request, field)
-    out = ("lemon", "suspect") if _lemons_out(case, field) else ("suspect",)
+    rank = _rank(case, field)
+    out = ("lemon", "suspect") if _lemons_out(case, rank) else ("suspect",)
     kept = [i for i in startable if field.bad[i] not in out]
-    pool_of = _draw(case, field, _firm(case, field, kept, total), total)
+    pool_of = _draw(case, field, _firm(case, field, kept, total, rank), total, rank)
     if isinstance(pool_of, str):
         return base._replace(reason=pool_of, candidates=_listing(field, startable))
-    pool, probability, demand, rank = pool_of
+    pool, probability, demand = pool_of
     names = {field.names[i] for i in pool}
     user = set(request.exclude)
     return base._replace(
@@ -326,17 +311,16 @@ def _steer(case: Case, field: _Field, base: Decision) -> Decision:
     )  # fmt: skip
 
 
-def _lemons_out(case: Case, field: _Field) -> bool:
+def _lemons_out(case: Case, rank: float) -> bool:
     """Whether lemons are no candidates of this job: where it is worth good nodes. A cheap one may get them, as from Slurm
     itself; were lemons left out for all, they would stay idle and be all that is left when a large job comes."""
-    return case.scores.method == "published" or placement.drops_out_first(True, None, _rank(case, field))
+    return case.scores.method == "published" or placement.drops_out_first(True, None, rank)
 
 
-def _firm(case: Case, field: _Field, kept: list[int], total: float) -> list[int]:
+def _firm(case: Case, field: _Field, kept: list[int], total: float, rank: float) -> list[int]:
     """The candidates without the doubtful ones where the task is worth it and enough are left (attributed method)."""
     if case.scores.method == "published":
         return kept
-    rank = _rank(case, field)
     firm = [i for i in kept if not placement.drops_out_first(False, field.relative[i], rank)]
     if total:
         enough = math.fsum(field.capacity[i] for i in firm) > total
@@ -345,8 +329,10 @@ def _firm(case: Case, field: _Field, kept: list[int], total: float) -> list[int]
     return firm if enough else kept
 
 
-def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple[list[int], dict[int, float], float, float] | str:
-    """Positions drawn, probability by position, demand and rank; or why nothing can be drawn."""
+def _draw(
+    case: Case, field: _Field, kept: Sequence[int], total: float, rank: float
+) -> tuple[list[int], dict[int, float], float] | str:
+    """Positions drawn, probability by position and demand; or why nothing can be drawn."""
     sub = field.only(kept)
     wanted = _pool_size(case.requests[0], field.least, len(kept))
     if not kept or (not total and wanted == 0):
@@ -354,14 +340,15 @@ def _draw(case: Case, field: _Field, kept: Sequence[int], total: float) -> tuple
     demand = demand_per_node(case, sub)
     if total and case.scores.method == "published":
         demand = total  # step 12 compares the whole demand with each node
-    chances, rank = _probabilities(case, sub, demand)
-    pull, cap = _pull(case, sub, demand, chances, rank)
+    chances, pull, cap = placement.chances(
+        case.scores.method, demand, sub.capacity, sub.capability, rank=rank, gamma=case.settings["steer.gamma"]
+    )
     drawn = drawing.pool(
         sub.leaves, chances, pull, sub.capacity, count=wanted, total=total, seed=case.seed, ratio_cap=cap
     )  # fmt: skip
     if not drawn:
         return "not enough nodes can start it now"
-    return [kept[i] for i in drawn], dict(zip(kept, chances)), demand, rank
+    return [kept[i] for i in drawn], dict(zip(kept, chances)), demand
 
 
 def _pool_size(request: Request, count: int, there: int) -> int:

@@ -94,6 +94,20 @@ def probabilities_attributed(
     )
 
 
+def chances(
+    method: str, demand: float, capacity: Sequence[float], capability: Sequence[float | None], *, rank: float, gamma: float
+) -> tuple[Sequence[float], Sequence[float], float | None]:
+    """Each candidate's probability for the first node drawn, what `draw` goes by, and its `ratio_cap`, by the scores' method.
+
+    The attributed method caps afresh at each draw, so it draws by the weights; the published one by the probabilities.
+    """
+    if method == "published":
+        given = probabilities_published(demand, capacity, capability, gamma)
+        return given, given, None
+    weights = weights_attributed(demand, capacity, capability, rank, gamma=gamma)
+    return _normalised(_capped(weights, RATIO_CAP)), weights, RATIO_CAP
+
+
 def drops_out_first(lemon: bool, relative: float | None, rank: float) -> bool:
     """Whether a node is left out of the candidates of a task of this cost rank as long as enough others are there.
 

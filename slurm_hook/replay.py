@@ -11,7 +11,7 @@ from .light import TYPE_CHECKING
 from .snapshot import scores_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any
 
     from .mark import Mark
@@ -140,14 +140,8 @@ def redraw(fields: dict[str, Any], scores: Scores) -> tuple[list[str], dict[str,
     capacity = [free[name] for name in names]
     capability = [scores.nodes[name].capability if name in scores.nodes else None for name in names]
     gamma, demand = float(scores.settings.get("steer.gamma", placement.GAMMA)), float(fields.get("demand", 0.0))
-    pull: Sequence[float]
-    if scores.method == "published":
-        chances = placement.probabilities_published(demand, capacity, capability, gamma)
-        pull, cap = chances, None
-    else:
-        rank = float(fields.get("rank", 0.0))
-        chances = placement.probabilities_attributed(demand, capacity, capability, rank, gamma=gamma)
-        pull, cap = placement.weights_attributed(demand, capacity, capability, rank, gamma=gamma), placement.RATIO_CAP
+    rank = float(fields.get("rank", 0.0))
+    chances, pull, cap = placement.chances(scores.method, demand, capacity, capability, rank=rank, gamma=gamma)
     leaves = [scores.nodes[name].switch if name in scores.nodes else "" for name in names]
     total = float(fields.get("total", 0.0))
     count, seed = int(fields.get("count", 0)), int(fields["seed"])
