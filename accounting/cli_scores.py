@@ -44,6 +44,7 @@ def _closing(done: refreshing.Refreshed) -> str:
 @click.command()
 @_options
 @click.option("--as-of", help="score as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …")
+@click.option("--full", is_flag=True, help="work out everything anew, using nothing that earlier runs left but the threshold")
 @click.option("--dry-run", is_flag=True, help="print the scores, publish nothing")
 @click.option("--json", "as_json", is_flag=True, help="print the scores as JSON")
 @click.pass_context
@@ -58,7 +59,9 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
     database = connect(path, create=False) if write else connect_to_read(path)
     name = the_cluster(database, path, cluster)
     with progress.steps("score", refreshing.STEPS) as step:
-        done = refreshing.run(database, name, _settings(ctx.obj, method), as_of=moment, write=write, step=step)
+        done = refreshing.run(
+            database, name, _settings(ctx.obj, method), as_of=moment, write=write, full=options["full"], step=step
+        )
     for note in done.notes:
         say(f"note: {note}", err=True)
     if options["as_json"] or options["dry_run"] or moment is not None:

@@ -26,7 +26,7 @@ class Where(NamedTuple):
 def lost(db: Any, raw: Mapping[str, c.FloatArray]) -> c.BoolArray:
     """Of each attempt: did Slurm end it because a node was lost?"""
     words = dict(db.execute("SELECT id, name FROM states").fetchall())
-    return np.array([words[int(s)] in LOST for s in raw["state"]], dtype=bool)
+    return np.isin(raw["state"], [number for number, word in words.items() if word in LOST])
 
 
 def by_events(outcome: c.ByteArray, was_lost: c.BoolArray, where: Where, events: c.Events) -> c.BoolArray:

@@ -5,7 +5,7 @@ Everything is as it was known at `as_of`: what ended later still runs then, even
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,44 +15,46 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import StoreError
 
 from . import columns as c
-from . import culprits, failed_steps
+from . import culprits, failed_steps, settled
 from .events import Reasons
 from .store import loaded_text
 
-_BLOCK = 65_536
 DAY = 86_400.0
 TOGETHER_SECONDS = 60.0  # members of an array or het job that end within it are one failure
 _OVERDUE = 86_400.0  # a job "running" this much beyond its limit is a record that never got its end
 
 
-def load_history(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings) -> c.History:
-    """The window (as_of − window_days, as_of] of one cluster. Raises StoreError when the cluster isn't in the database."""
+def load_history(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings, *, kept: bool = True) -> c.History:
+    """The window (as_of − window_days, as_of] of one cluster. kept: blocks of columns that an earlier run left are read in
+    place of their rows, which gives the same. Raises StoreError when the cluster isn't in the database."""
     db.execute("BEGIN")  # one state of the database, whatever a collector writes meanwhile
     try:
-        return _load(db, cluster, as_of, window_days, settings)
+        return _load(db, window_of(db, cluster, as_of, window_days), cluster, settings, kept)
     finally:
         db.execute("COMMIT")
 
 
-def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings) -> c.History:
+def window_of(db: Any, cluster: str, as_of: float, window_days: float) -> settled.Window:
+    """The stretch that is read. Raises StoreError when the cluster isn't in the database."""
     row = db.execute("SELECT id FROM clusters WHERE name = ?", (cluster,)).fetchone()
     if row is None:
         known = ", ".join(r[0] for r in db.execute("SELECT name FROM clusters")) or "none"
         raise StoreError(f"cluster {cluster!r} has no history here (known: {known}); collect it first, or name another with -M")
-    start = as_of - window_days * DAY
-    window = (row[0], start, as_of)
-    nodes, node_at = _nodes(db, row[0], as_of)
-    raw = _attempts(db, window)
+    return settled.Window(row[0], as_of - window_days * DAY, as_of)
+
+
+def _load(db: Any, window: settled.Window, cluster: str, settings: Settings, kept: bool) -> c.History:
+    cluster_id, start, as_of = window
+    nodes, node_at = _nodes(db, cluster_id, as_of)
+    raw, task = settled.read(db, window, kept=kept)
     ids = raw["id"]
     attempts = _as_attempts(db, raw, window, settings)
-    task = _tasks(db, window)
-    attempt_at = np.searchsorted(ids, task.pop("attempt")).astype(np.int32)
-    node = node_at[task.pop("node")]
+    attempt_at, node = task.pop("at"), node_at[task.pop("node")]
     ends = np.where(np.isnan(raw["end"]) | (raw["end"] > as_of), as_of, raw["end"])
     begin, end = np.minimum(raw["start"], ends)[attempt_at], ends[attempt_at]
-    specs = _Specs(db, row[0], node_at)
+    specs = _Specs(db, cluster_id, node_at)
     demand, capacity = specs.demand(node, begin, task.pop("mem"), task.pop("gpus"), settings)
-    events = _events(db, row[0], node_at, (start, as_of), Reasons(settings["events.reasons"]))
+    events = _events(db, cluster_id, node_at, (start, as_of), Reasons(settings["events.reasons"]))
     where, was_lost, outcome = culprits.Where(node, attempt_at, end), culprits.lost(db, raw), attempts.outcome
     outcome[culprits.planned(outcome, was_lost, where, events)] = c.SILENT
     culprit = culprits.by_events(outcome, was_lost, where, events) | culprits.by_name(db, ids, outcome, where, nodes)
@@ -61,43 +63,6 @@ def _load(db: Any, cluster: str, as_of: float, window_days: float, settings: Set
     failed = failed_steps.find(db, window, {name: i for i, name in enumerate(nodes.names)})
     tasks, attempts = failed_steps.split(tasks, attempts, ids, failed, events)
     return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
-
-
-def read_columns(cursor: Iterable[Sequence[Any]], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """All rows of a cursor as one array per column (name → type), NULL as NaN. Whole numbers up to 2^53 come out exact."""
-    blocks: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
-    fetch = cursor.fetchmany  # type: ignore[attr-defined]
-    while rows := fetch(_BLOCK):
-        table = np.array(rows, dtype=np.float64)
-        for i, (name, kind) in enumerate(columns.items()):
-            blocks[name].append(table[:, i].astype(kind))
-    return {name: np.concatenate([np.zeros(0, kind), *blocks.pop(name)]) for name, kind in columns.items()}
-
-
-_IN_WINDOW = "a.cluster_id = ? AND a.start IS NOT NULL AND (a.end > ? OR a.end IS NULL) AND a.start < ?"
-_NUMBERS, _NAMES = ("id", "job_id", "submit"), ("user", "work", "parent", "state", "code", "signal", "start", "end", "limit")
-_ATTEMPT_COLUMNS = {**dict.fromkeys(_NUMBERS, np.int64), **dict.fromkeys(_NAMES, np.float64)}
-_TASK_COLUMNS = {"attempt": np.int64, "node": np.int32, "mem": np.float64, "gpus": np.float64}
-
-
-def _attempts(db: Any, window: Sequence[Any]) -> dict[str, Any]:
-    cursor = db.execute(
-        "SELECT a.id, a.job_id, a.submit, w.user_id, a.work_id, coalesce(a.array_job, a.het_job, -1), a.state_id, a.exit_code,"  # noqa: S608
-        f" a.exit_signal, a.start, a.end, a.limit_minutes FROM attempts a JOIN works w ON w.id = a.work_id WHERE {_IN_WINDOW}"
-        " ORDER BY a.id",
-        window,
-    )
-    return read_columns(cursor, _ATTEMPT_COLUMNS)
-
-
-def _tasks(db: Any, window: Sequence[Any]) -> dict[str, Any]:
-    """A task begins and ends with its attempt, so that these aren't read again."""
-    cursor = db.execute(
-        "SELECT t.attempt_id, t.node_id, t.mem_mib, t.gpus FROM attempts a CROSS JOIN tasks t"  # noqa: S608
-        f" ON t.attempt_id = a.id WHERE {_IN_WINDOW}",
-        window,
-    )
-    return read_columns(cursor, _TASK_COLUMNS)
 
 
 def _as_attempts(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
@@ -213,12 +178,15 @@ class _Specs:
         """Row of the spec valid at a time (the first one before its time too); −1 without any."""
         if not self.rows:
             return np.full(len(node), -1, dtype=np.int64)
+        firsts = np.searchsorted(self.node, np.arange(-1, max(node.max(initial=0), self.node[-1]) + 2))  # of node −1, 0, …
+        low, size = firsts[node + 1], np.diff(firsts)[node + 1]
+        at = np.where(size > 0, low, -1)
+        many = np.flatnonzero(size > 1)  # nodes that changed: few
         scale = 1e11  # above any epoch second; node · scale stays exact below 2^53
         keys = self.node * scale + self.since
-        found = np.searchsorted(keys, node * scale + when, side="right") - 1
-        firsts = np.searchsorted(self.node, np.arange(-1, max(node.max(initial=0), self.node[-1]) + 2))  # of node −1, 0, …
-        low, high = firsts[node + 1], firsts[node + 2]
-        return np.where(high > low, np.clip(found, low, high - 1), -1)
+        found = np.searchsorted(keys, node[many] * scale + when[many], side="right") - 1
+        at[many] = np.clip(found, low[many], low[many] + size[many] - 1)
+        return at
 
     def demand(
         self, node: c.IntArray, when: c.FloatArray, mem: c.FloatArray, gpus: c.FloatArray, settings: Settings

@@ -10,8 +10,8 @@ import numpy as np
 from slurm_hook.config import Settings
 from slurm_hook.snapshot import Scores
 
-from . import carried, progress, publish
-from .history import load_history
+from . import carried, progress, publish, settled
+from .history import load_history, window_of
 from .nodes import present
 from .scoring import score_history
 
@@ -41,18 +41,24 @@ def cost_quantiles(db: Any, cluster: str, as_of: float) -> tuple[float, ...]:
 
 
 def run(
-    db: Any, cluster: str, settings: Settings, *, as_of: float | None = None, write: bool = True,
+    db: Any, cluster: str, settings: Settings, *, as_of: float | None = None, write: bool = True, full: bool = False,
     step: progress.Step = progress.silent,
 ) -> Refreshed:  # fmt: skip
     """Score the cluster's history as of a moment (now) and publish the result.
 
-    step: told of each of the STEPS. Raises StoreError when the history has no such cluster, SnapshotError when the files
-    can't be written.
+    full: read and work out everything anew, nothing that earlier runs left; the result is the same. step: told of each of
+    the STEPS. Raises StoreError when the history has no such cluster, SnapshotError when the files can't be written.
     """
     now = time.time()
     moment = now if as_of is None else as_of
     step("reading the history")
-    history = load_history(db, cluster, moment, settings.scoring.window_days, settings)
+    days = settings.scoring.window_days
+    if write:
+        window = window_of(db, cluster, moment, days)
+        if full:
+            settled.forget(db, window.cluster_id)
+        settled.settle(db, window)
+    history = load_history(db, cluster, moment, days, settings, kept=write or not full)
     step("scoring")
     method = settings.scoring.method
     threshold = carried.threshold(db, cluster, method, moment)

@@ -215,7 +215,24 @@ def m003_carried(db: Any) -> None:
     )
 
 
-MIGRATIONS = (m001_tables, m002_views, m003_carried)
+BLOCK_BITS = 12  # attempts of a settled block: 4096 ids
+
+
+def m004_settled(db: Any) -> None:
+    """Blocks of attempts and their tasks as columns, gone with the first change of one of their rows.
+
+    Inserts need no trigger: a block is kept when there are ids above its last, and new attempts come above all.
+    """
+    db.execute(
+        "CREATE TABLE settled (cluster_id INTEGER NOT NULL REFERENCES clusters(id), block INTEGER NOT NULL, data BLOB NOT NULL,"
+        " PRIMARY KEY (cluster_id, block))"
+    )
+    drop = "BEGIN DELETE FROM settled WHERE cluster_id = OLD.cluster_id AND block = OLD.id >> 12; END"
+    db.execute(f"CREATE TRIGGER settled_update AFTER UPDATE ON attempts {drop}")
+    db.execute(f"CREATE TRIGGER settled_delete AFTER DELETE ON attempts {drop}")
+
+
+MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled)
 
 
 def migrate(db: Any) -> list[str]:

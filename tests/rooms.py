@@ -15,7 +15,7 @@ MARKS = ("<!-- rooms -->\n", "<!-- /rooms -->\n")
 ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "Slurm's accounting → rows", "sacct events nodes source pyslurm_source dump repair dump_json times"),
     ("accounting", "Rows → attempts and tasks → SQLite", "records convert collect store bulk schema sqlite_words maintenance"),
-    ("accounting", "SQLite → columns, the scorer's input", "columns history culprits failed_steps truncate trust"),
+    ("accounting", "SQLite → columns, the scorer's input", "columns history settled culprits failed_steps truncate trust"),
     ("accounting", "The published method", "capability theilsen"),
     ("accounting", "The attributed method", "attribution exposure failures blame groups"),
     ("accounting", "Scores and what follows from them", "scoring carried refresh publish lemons suspects renew"),
