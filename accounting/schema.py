@@ -219,17 +219,15 @@ BLOCK_BITS = 12  # attempts of a settled block: 4096 ids
 
 
 def m004_settled(db: Any) -> None:
-    """Blocks of attempts and their tasks as columns, gone with the first change of one of their rows.
-
-    Inserts need no trigger: a block is kept when there are ids above its last, and new attempts come above all.
-    """
+    """Blocks of attempts and their tasks as columns, gone with the first change of one of their rows. An insert too can hit
+    one: when the newest attempts were pruned, their ids are given out again."""
     db.execute(
         "CREATE TABLE settled (cluster_id INTEGER NOT NULL REFERENCES clusters(id), block INTEGER NOT NULL, data BLOB NOT NULL,"
         " PRIMARY KEY (cluster_id, block))"
     )
-    drop = "BEGIN DELETE FROM settled WHERE cluster_id = OLD.cluster_id AND block = OLD.id >> 12; END"
-    db.execute(f"CREATE TRIGGER settled_update AFTER UPDATE ON attempts {drop}")
-    db.execute(f"CREATE TRIGGER settled_delete AFTER DELETE ON attempts {drop}")
+    for what, row in (("update", "OLD"), ("delete", "OLD"), ("insert", "NEW")):
+        drop = f"DELETE FROM settled WHERE cluster_id = {row}.cluster_id AND block = {row}.id >> 12"  # noqa: S608
+        db.execute(f"CREATE TRIGGER settled_{what} AFTER {what} ON attempts BEGIN {drop}; END")
 
 
 MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled)

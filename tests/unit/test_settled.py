@@ -30,8 +30,8 @@ def next_block(store):
     """What is collected from now on goes into a block of its own: those before it have all their attempts."""
     number = ((store.next_attempt_id() >> BLOCK_BITS) + 1) << BLOCK_BITS
     store.conn.execute(
-        "INSERT INTO attempts (id, cluster_id, job_id, submit, digest, is_open, label, work_id, state_id, nnodes, node_list, nsteps,"
-        " flags) SELECT ?, c.id, ?, 0, x'00', 0, '', w.id, s.id, 0, '', 0, 0 FROM clusters c, works w, states s"
+        "INSERT INTO attempts (id, cluster_id, job_id, submit, digest, is_open, label, work_id, state_id, nnodes, node_list,"
+        " nsteps, flags) SELECT ?, c.id, ?, 0, x'00', 0, '', w.id, s.id, 0, '', 0, 0 FROM clusters c, works w, states s"
         " WHERE c.name = 'far' LIMIT 1",
         (number, number),
     )
@@ -49,8 +49,9 @@ def a_job(draw, number, now):
     still = end > now
     return row(
         number, Submit=str(start - 10), Start=str(start), End="Unknown" if still else str(end),
-        State="RUNNING" if still else state, ExitCode="1:0" if state == "FAILED" else "0:0", NodeList=names, AllocNodes=str(width), JobName=f"w{number % 3}",
-        User=draw(st.sampled_from(["alice", "bob", "carol"])), AllocTRES=f"cpu=8,mem={mem * width}M,node={width}",
+        State="RUNNING" if still else state, ExitCode="1:0" if state == "FAILED" else "0:0", NodeList=names,
+        AllocNodes=str(width), JobName=f"w{number % 3}", User=draw(st.sampled_from(["alice", "bob", "carol"])),
+        AllocTRES=f"cpu=8,mem={mem * width}M,node={width}",
     )  # fmt: skip
 
 
@@ -143,6 +144,15 @@ def test_a_change_drops_the_block(night, change):
     made, window = night
     settled.settle(made["c"].db, window)
     change(made)
+    assert block(made) == []
+
+
+def test_a_block_whose_last_ids_are_given_out_again_is_dropped(night):
+    made, window = night
+    settled.settle(made["c"].db, window)
+    made["c"].conn.execute("DELETE FROM attempts WHERE id > 5")
+    assert block(made) == [0]
+    put(made, row(10, Start=str(BEGIN + 9), End=str(BEGIN + 99), Submit=str(BEGIN)))
     assert block(made) == []
 
 
