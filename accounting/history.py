@@ -76,13 +76,14 @@ def _as_attempts(db: Any, raw: Mapping[str, Any], window: tuple[int, float, floa
         group=_groups(raw, outcome),
         outcome=outcome,
         users=_names(db, "SELECT id, name FROM users", users),
-        works=_names(db, "SELECT w.id, u.name || '/' || w.name FROM works w JOIN users u ON u.id = w.user_id", works),
+        works=_names(db, "SELECT w.id, u.name, w.name FROM works w JOIN users u ON u.id = w.user_id", works),
     )
 
 
 def _names(db: Any, sql: str, ids: NDArray[np.int64]) -> list[str]:
-    wanted = dict(db.execute(sql).fetchall())
-    return [loaded_text(wanted[i]) for i in ids.tolist()]
+    """Names by id; of several parts put together here, as SQLite makes text that can't be read of bytes that are not UTF-8."""
+    wanted = {number: parts for number, *parts in db.execute(sql)}
+    return ["/".join(map(loaded_text, wanted[i])) for i in ids.tolist()]
 
 
 def outcome_of(state: str, code: float, signal: float, settings: Settings) -> int:

@@ -11,7 +11,12 @@ def printable(text: str) -> str:
     """Text without control characters and broken bytes; line breaks stay."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(ch if ch.isprintable() or ch == "\n" else f"\\x{ord(ch):02x}" for ch in text)
+    return "".join(ch if ch.isprintable() or ch == "\n" else _escaped(ord(ch)) for ch in text)
+
+
+def _escaped(code: int) -> str:
+    """A byte that was no UTF-8 (PEP 383) as that byte, any other as its code point."""
+    return f"\\x{code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code:02x}"
 
 
 def one_line(text: str) -> str:

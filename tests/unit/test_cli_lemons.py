@@ -15,7 +15,9 @@ AS_OF = T0 + 90 * DAY
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """90 days on 10 nodes; n1 kills a job every fourth day, of three users in turn, and Slurm names it each second time."""
+    """90 days on 10 nodes; n1 kills a job every fourth day, of three users in turn, and Slurm names it each second time.
+
+    The names of the jobs that die aren't even UTF-8."""
     path = tmp_path_factory.mktemp("db") / "history.db"
     made = stores(path)
     rows, job = [], 1
@@ -29,7 +31,7 @@ def database(tmp_path_factory):
             }  # fmt: skip
             if n == 1 and day % 4 == 0:
                 named = {"State": "NODE_FAIL", "FailedNode": "n1"} if day % 8 == 0 else {"State": "FAILED", "ExitCode": "1:0"}
-                fields.update({"End": str(at + 9 * 3600), "JobName": "<script>'; DROP TABLE attempts; --", **named})
+                fields.update({"End": str(at + 9 * 3600), "JobName": "caf\udce9 <script>'; DROP TABLE attempts; --", **named})
             rows.append(row(job, **fields))
             job += 1
     put(made, *rows)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from accounting import long
 from slurm_hook.cli import workhorse
 from slurm_hook.snapshot import NodeScore, Scores
+from slurm_hook.terminal import printable
 from tests import history_made
 
 NOW = 1_800_000_000.0
@@ -85,3 +86,10 @@ def test_own_jobs_are_told_from_sacct(tmp_path, monkeypatch):
     assert long.own_jobs("n1", NOW) == ["Your own jobs here in 30 days: 1 CANCELLED (9); 1 COMPLETED (7); 2 FAILED (8, 10)."]
     sacct.write_text("#!/bin/sh\nexit 1\n")
     assert long.own_jobs("n1", NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("caf\udce9", "caf\\xe9"), ("a\x1b[2J", "a\\x1b[2J"), ("\u202e", "\\x202e"), ("é\n", "é\n")]
+)
+def test_what_no_terminal_should_get_is_shown_as_what_it_is(text, shown):
+    assert printable(text) == shown
