@@ -143,13 +143,13 @@ run_test() {
     case $part in
         lint) run_lint;;
         unit) run_pytest tests/unit "$@";;
-        integration) (in_venv "$venv/bin/python" -m tests.sandbox packages) && run_pytest tests/integration -n 2 --dist loadgroup -r R "$@";;
+        integration) (in_venv "$venv/bin/python" -m tests.sandbox packages) && run_pytest tests/integration -n 2 "$@";;
         bench) run_pytest tests/bench "$@";;
         all)
             (in_venv "$venv/bin/python" -m tests.sandbox packages)
             run_lint
             # two processes, each with a Slurm of its own: most tests wait for Slurm, not for the processor
-            run_pytest "tests/unit tests/integration" -n 2 --dist loadgroup -r R "$@";;
+            run_pytest "tests/unit tests/integration" -n 2 "$@";;
     esac
 }
 

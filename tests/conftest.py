@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -25,21 +26,34 @@ settings.register_profile("search", derandomize=False, print_blob=True, deadline
 settings.load_profile("search" if SEARCH else "same")
 
 ROOT = Path(__file__).resolve().parents[1]
-# Files of tests/integration for the second of two test processes (`-n 2 --dist loadgroup`), about half of the time; each has a
+# Files of tests/integration for the second of two test processes (`-n 2`), about half of the time; each has a
 # Slurm of its own. Files of one process run in their order.
 SECOND = ("readme_site", "sandbox", "scores_real", "site_install", "site_real", "survives", "trace", "transparent", "units")
 _running: list[Sandbox] = []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests stay together where two processes share them: the files of a Slurm, and each file of unit tests."""
-    for item in items:
-        name = item.path.stem.removeprefix("test_")
-        slurm = "second Slurm" if name in SECOND else "first Slurm"
-        item.add_marker(pytest.mark.xdist_group(slurm if item.path.parent.name == "integration" else name))
-        if item.path.parent.name == "integration":
-            # A real Slurm on a busy machine: what fails is tried once more, and told in the summary (RERUN) all the same.
-            item.add_marker(pytest.mark.flaky(reruns=1))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests stay together where several processes share them, whatever --dist says.
+
+    The files of a Slurm, and each file of unit tests. (Marks of xdist_group do nothing under pytest 9.2 with xdist 3.8.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
+
+
+def group(nodeid: str) -> str:
+    """The group of a test."""
+    path = Path(nodeid.split("::", 1)[0])
+    name = path.stem.removeprefix("test_")
+    if path.parent.name != "integration":
+        return name
+    return "second Slurm" if name in SECOND else "first Slurm"
 
 
 @pytest.fixture(scope="module", autouse=True)

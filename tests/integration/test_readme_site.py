@@ -95,6 +95,7 @@ def site(sandbox, wheels, tmp_path_factory):
             host.run(["ln", "-sf", sandbox.conf, "/etc/slurm/slurm.conf"])
         laptop.run(["chown", "-R", "carol:", "/home/carol"])
         yield controller, login, laptop
+    sandbox.run(["sacctmgr", "-i", "add", "user", "workhorse", "account=root", "adminlevel=Operator"], check=False)
 
 
 def offline(folder):
