@@ -331,6 +331,13 @@ def test_answers_of_any_length_arrive_whole(shim, length):
     assert shim.calls() == [[option, "-N4", "job.sh"]]
 
 
+def nothing_ignored():
+    """For a child: what this test run was told to ignore (by nohup, or in the background) is not the shim's doing."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("umask", ["0022", "0077", "0000", "0027"])
 def test_umask_and_ignored_signals_of_the_caller_reach_sbatch(shim, umask):
     """Our file for what sbatch says is private, and a limit on files doesn't end us; jobs inherit neither."""
@@ -338,8 +345,9 @@ def test_umask_and_ignored_signals_of_the_caller_reach_sbatch(shim, umask):
     saw = []
     for program in (shim.real, shim.sbatch):
         shim.act(f"{{ umask; grep SigIgn /proc/self/status; }} >$OUT/{program.name}")
+        words = [*argv, str(program), "-N4", "job.sh"]
         subprocess.run(
-            [*argv, str(program), "-N4", "job.sh"], env=shim.env, cwd=shim.root, check=True, timeout=20, capture_output=True
+            words, env=shim.env, cwd=shim.root, check=True, timeout=20, capture_output=True, preexec_fn=nothing_ignored
         )
         found, _, ignored = (shim.out / program.name).read_text().split()
         # dash can't undo that SIGINT and SIGQUIT are ignored by what runs in the background
