@@ -82,7 +82,7 @@ def backtest(
     dropped = straddling(history, split)
     failures = truth_counts(history, split, truth) if truth is not None else labelled(history, split, dropped)
     hours = _test_hours(history, split, dropped)
-    seen = hours > 0
+    seen = (hours > 0) | (failures > 0)  # one whose every job died at once has failures and no hours
     predictors = {"scores": scored.hazard[seen], "counts": failed_attempts(train)[seen]}
     observed, hours = failures[seen], hours[seen]
     step("intervals")
@@ -211,10 +211,11 @@ def _worst(score: FloatArray, share: float) -> Any:
 
 
 def _lift(score: FloatArray, failures: FloatArray, hours: FloatArray, share: float) -> float:
-    """Failures per hour on the worst nodes over those on all."""
+    """Failures per hour on the worst nodes over those on all; NaN where nothing failed or the worst had not an hour."""
     worst = _worst(score, share)
     usual = failures.sum() / max(hours.sum(), 1e-9)
-    return float(failures[worst].sum() / max(hours[worst].sum(), 1e-9) / usual) if usual > 0 else float("nan")
+    defined = usual > 0 and hours[worst].sum() > 0
+    return float(failures[worst].sum() / hours[worst].sum() / usual) if defined else float("nan")
 
 
 def _lifts(score: FloatArray, failures: FloatArray, hours: FloatArray) -> dict[float, Value]:

@@ -1,12 +1,13 @@
 """Lemons, suspects, worse groups, who broke it, and the backtest: on histories whose truth is planted."""
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from accounting.attribution import attribute
-from accounting.backtest import auc, backtest, read_truth, straddling
+from accounting.backtest import _lift, auc, backtest, read_truth, straddling
 from accounting.cli_lemons import backtest_text, days
 from accounting.columns import (
     DOWN,
@@ -193,6 +194,29 @@ def test_backtest_reads_nothing_of_the_test_part():
     h, _ = _long_history()
     split = h.as_of - 30 * 86400
     assert attribute(until(h, split)).hazard.tolist() == attribute(until(until(h, split + 86400), split)).hazard.tolist()
+
+
+def test_backtest_sees_a_node_whose_jobs_all_died_at_once():
+    """Its failure counts though it worked not a second of the test part; the same with a second gives the same verdict."""
+    h, _ = _long_history()
+    split = h.as_of - 30 * 86400
+
+    def with_last_node(seconds):
+        tasks = h.tasks
+        kept = (tasks.node != 59) | (tasks.start < split)
+        columns = [getattr(tasks, f.name)[kept] for f in fields(tasks)]
+        dead = [59, int(tasks.attempt[-1]), split + H, split + H + seconds, 80.0, 100.0, -1.0, True]
+        return replace(h, tasks=type(tasks)(*(np.append(c, np.array(d, c.dtype)) for c, d in zip(columns, dead))))
+
+    none, second = (backtest(with_last_node(seconds), 60, 30) for seconds in (0.0, 1.0))
+    assert (none.nodes, none.failures, none.failed_nodes) == (second.nodes, second.failures, second.failed_nodes)
+    assert none.nodes == 60
+    assert none.auc["scores"].value == pytest.approx(second.auc["scores"].value)
+
+
+def test_the_lift_of_worst_nodes_without_an_hour_is_unknown():
+    assert np.isnan(_lift(np.array([2.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 10.0]), 0.01))
+    assert _lift(np.array([2.0, 1.0]), np.array([1.0, 1.0]), np.array([5.0, 15.0]), 0.01) == pytest.approx(2.0)
 
 
 def test_backtest_by_tickets(tmp_path):
