@@ -2,6 +2,7 @@
 -- At most mode avoid: nodes are appended to the job's excludes, never put in place of them.
 
 local TABLE = "/var/lib/workhorse/public/avoid.lua" -- must be on a local disk of the controller
+local LOCAL = "/etc/workhorse" -- where `workhorse disable` writes its file
 local MAX_TABLE = 1048576
 local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set
 
@@ -97,9 +98,32 @@ local function choose(job, known, name, part)
     return chosen
 end
 
+local function disabled()
+    local file = io.open(LOCAL .. "/disable")
+    if file then file:close() end
+    return file ~= nil
+end
+
+-- What the user says in a batch script or in the environment that comes with it; Slurm tells neither of other jobs.
+local function opted_out(job)
+    local script = job.script
+    if not script then return false end
+    if job.environment and job.environment.WORKHORSE_MODE == "off" then return true end
+    local off = false
+    if not script:find("\n#WORKHORSE", 1, true) then return false end
+    for line in (script:sub(1, 65536) .. "\n"):gmatch("(.-)\n") do
+        if line:find("^%s*[^#%s]") then break end
+        for word in (line:match("^#WORKHORSE(%s[^#]*)") or ""):gmatch("%S+") do
+            local value = word:match("^steer=[\"']*(%l+)[\"']*$")
+            if value == "on" or value == "off" then off = value == "off" end
+        end
+    end
+    return off
+end
+
 function M.submit(job, partitions)
     local known = published()
-    if not known or known.mode == "off" or known.mode == "observe" then return end
+    if not known or known.mode == "off" or known.mode == "observe" or disabled() then return end
     if os.time() - (known.created or 0) > (known.max_age or 0) then return end
     if (job.comment or ""):find("^wh=1;.*m=") then return end
     if job.req_nodes or job.reservation or job.features or job.clusters then return end
@@ -111,7 +135,7 @@ function M.submit(job, partitions)
     if not name then name, part = default_partition(partitions) end
     if not part or not is_ours(job, known, name) then return end
     local chosen = choose(job, known, name, part)
-    if #chosen == 0 then return end
+    if #chosen == 0 or opted_out(job) then return end
     local excludes = (own ~= "" and own .. "," or "") .. table.concat(chosen, ",")
     local mark = "wh=1;m=avoid;s=" .. (known.id or "") .. (own ~= "" and ";x=" .. own or "")
     job.exc_nodes = excludes

@@ -240,7 +240,7 @@ def controller(tmp_path_factory) -> Iterator[tuple[Sandbox, object, object]]:
     """A sandbox whose slurmctld loads our job_submit; the real file and the table lie in a folder."""
     folder = tmp_path_factory.mktemp("job_submit")
     real, table = folder / "workhorse_job_submit.lua", folder / "avoid.lua"
-    real.write_text(lua_text(real.name, TABLE=table))
+    real.write_text(lua_text(real.name, TABLE=table, LOCAL=folder))
     site = 'function slurm_job_submit(job) if job.name == "forbidden" then return slurm.ERROR end; return slurm.SUCCESS end\n'
     loader = folder / "job_submit.lua"
     loader.write_text(lua_text("job_submit.lua", REAL=real))
@@ -291,6 +291,34 @@ def test_job_submit_leaves_alone(ask, args, more):
     job = ask(*args, **more)
     assert not names(job)
     assert "Comment" not in job or "m=steer" in job["Comment"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "env", "left_alone"),
+    [
+        ("#WORKHORSE stage=a steer=off", {}, True), ("#SBATCH -J x\n\n# why\n#WORKHORSE\tsteer='off' # now", {}, True),
+        ("", {"WORKHORSE_MODE": "off"}, True), ("#WORKHORSE steer=on", {"WORKHORSE_MODE": "off"}, True),
+        ("#WORKHORSE steer=off steer=on", {}, False), ("#WORKHORSE steer=offer", {}, False),
+        ("true\n#WORKHORSE steer=off", {}, False), (" #WORKHORSE steer=off", {}, False), ("#WORKHORSEsteer=off", {}, False),
+        ("", {"WORKHORSE_MODE": "steer"}, False),
+    ],
+)  # fmt: skip
+def test_job_submit_heeds_who_opts_out(controller, lines, env, left_alone):
+    sandbox, _, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",)))
+    job = sandbox.job(sandbox.sbatch("--hold", "-N4", script=f"#!/bin/bash\n{lines}\ntrue\n", env=env))
+    sandbox.run(["scancel", job["JobId"]])
+    assert names(job) == (set() if left_alone else {"gpu03"})
+
+
+def test_job_submit_stops_where_workhorse_is_disabled(controller, ask):
+    disable = controller[1].parent / "disable"
+    disable.touch()
+    try:
+        assert not names(ask("-N4"))
+    finally:
+        disable.unlink()
+    assert names(ask("-N4")) == {"gpu03"}
 
 
 def load_again(sandbox: Sandbox, step: int) -> None:
