@@ -360,9 +360,8 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
             said.append(f"job {job.label} died of its node and Slurm doesn't requeue it: {err.strip()[:200]}")
             continue
         tracked[job.id] = requeue.after(item)
-        excludes = {*jobs.nodes_of(job.excludes), *jobs.nodes_of(item.culprits)}
-        done, why = set_excludes(job, hostlist.fold(excludes)) if item.culprits else (True, "")
-        said.append(f"job {job.label} died of its node and is requeued without {item.culprits or 'a known culprit'}")
+        done, why = set_excludes(job, item.excludes) if item.culprits else (True, "")
+        said.append(requeue.words(item))
         log.send(log.event("dispatch", "requeue", job.id, excludes=item.culprits))
         said += [] if done else [f"job {job.label}: {why or 'it has already started'}"]
     return state._replace(tracked=tracked), said

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from . import dispatch, hostlist, jobs, match
+from . import dispatch, hostlist, jobs, match, waiting
 from .config import Settings
 from .directives import Directives
 from .dispatch import World
@@ -32,12 +32,18 @@ class Fault(Record):
 
 
 class Requeue(Record):
-    """A stage to requeue, or where `obstacle` says why not, to be told of once. culprits: nodes to exclude, folded."""
+    """A stage to requeue, or where `obstacle` says why not, to be told of once.
+
+    culprits: nodes to exclude, folded; excludes: all that the job is to have then, folded; kept: culprits without which too
+    few nodes would be left, folded.
+    """
 
     job: Job
     tracked: Tracked
     culprits: str = ""
     obstacle: str = ""
+    excludes: str = ""
+    kept: str = ""
 
 
 def parse_faults(text: str) -> dict[str, Fault]:
@@ -62,16 +68,28 @@ def requeues(world: World, tracked: Mapping[int, Tracked], faults: Mapping[str, 
     """Stages of ours that died of their node since the last passes and that nobody has taken up again."""
     most, found = world.settings["dispatch.retry"], []
     for job in world.jobs:
-        known = tracked.get(job.id, Tracked())
-        if known.told or known.requeued >= most or not _died(job) or not concerns(job, world.settings):
+        if not _died(job) or not concerns(job, world.settings):
+            continue
+        known = waiting.adopt(job, tracked.get(job.id))
+        if known.told or known.requeued >= most:
             continue
         culprits = culprits_of(job, world, faults)
         if not culprits and job.state != "NODE_FAIL":
             continue  # its own error
         obstacle = _obstacle(job, world.jobs) or _named(job, culprits)
-        culprits = culprits if _can_spare(job, world, culprits) else []
-        found.append(Requeue(job, known, hostlist.fold(culprits), obstacle))
+        found.append(_planned(Requeue(job, known, hostlist.fold(culprits), obstacle), world))
     return found
+
+
+def _planned(item: Requeue, world: World) -> Requeue:
+    """With its excludes: what it has and the culprits; where that leaves too few nodes, a pool was drawn for the attempt
+    that died, and ours go, or else the culprits."""
+    culprits = {*jobs.nodes_of(item.culprits)}
+    for have in (item.job.excludes, item.tracked.user):
+        excludes = culprits | {*jobs.nodes_of(have)}
+        if culprits and _leaves_enough(item.job, world, excludes):
+            return item._replace(excludes=hostlist.fold(excludes))
+    return item._replace(culprits="", kept=item.culprits)
 
 
 def _died(job: Job) -> bool:
@@ -96,9 +114,19 @@ def _guilty(name: str, job: Job, world: World, faults: Mapping[str, Fault]) -> b
     node, fault = world.nodes[name], faults.get(name, Fault("", 0.0))
     if fault.since and not job.start <= fault.since <= job.end + LATE:
         return False
+    if fault.since and job.state == "FAILED" and _worked_on(name, job, world, fault.since):
+        return False
     if node.state in ("DOWN", "ERROR", "UNKNOWN") or "NOT_RESPONDING" in node.flags:
         return True
     return dispatch.is_broken(node) and fault.since > 0 and class_of(fault.reason, world.settings) == "hardware"
+
+
+def _worked_on(name: str, job: Job, world: World, since: float) -> bool:
+    """Between the job's end and the fault another began on the node and came through: it was well then."""
+    return any(
+        other.state == "COMPLETED" and job.end <= other.start and other.end <= since and name in jobs.nodes_of(other.node_list)
+        for other in world.jobs
+    )
 
 
 def _obstacle(job: Job, found: Iterable[Job]) -> str:
@@ -119,9 +147,9 @@ def _named(job: Job, culprits: Sequence[str]) -> str:
     return f"its user named the node {named[0]}" if named else ""
 
 
-def _can_spare(job: Job, world: World, culprits: Sequence[str]) -> bool:
-    known, parts = {*culprits, *jobs.nodes_of(job.excludes)}, frozenset(job.partition.split(","))
-    left = sum(n.usable and name not in known and not parts.isdisjoint(n.partitions) for name, n in world.nodes.items())
+def _leaves_enough(job: Job, world: World, excludes: set[str]) -> bool:
+    parts = frozenset(job.partition.split(","))
+    left = sum(n.usable and name not in excludes and not parts.isdisjoint(n.partitions) for name, n in world.nodes.items())
     return left >= max(1, job.nodes)
 
 
@@ -129,8 +157,15 @@ def after(item: Requeue) -> Tracked:
     """What is remembered of a job once it is requeued: the culprits are excludes of ours."""
     known = item.tracked
     culprits = {*jobs.nodes_of(known.culprits), *jobs.nodes_of(item.culprits)}
-    ours = {*jobs.nodes_of(known.ours), *jobs.nodes_of(item.culprits)} - {*jobs.nodes_of(known.user)}
+    ours = hostlist.fold({*jobs.nodes_of(item.excludes)} - {*jobs.nodes_of(known.user)}) if item.excludes else known.ours
     return known._replace(
-        requeued=known.requeued + 1, culprits=hostlist.fold(culprits), ours=hostlist.fold(ours), before=known.ours, ran_on="",
-        confined=0.0,
+        requeued=known.requeued + 1, culprits=hostlist.fold(culprits), ours=ours, before=known.ours, ran_on="", confined=0.0,
     )  # fmt: skip
+
+
+def words(item: Requeue) -> str:
+    """What is said of a stage that is requeued."""
+    died = f"job {item.job.label} died of its node and is requeued"
+    if item.kept:
+        return f"{died}; {item.kept} can't be left out, as too few nodes would remain"
+    return f"{died} without {item.culprits or 'a known culprit'}"

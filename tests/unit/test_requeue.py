@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_hook import requeue
+from slurm_hook import mark, requeue, waiting
 from slurm_hook.config import Settings
 from slurm_hook.requeue import Fault
 from slurm_hook.waiting import Tracked
@@ -118,3 +118,41 @@ def test_reasons_are_read_from_scontrol():
     assert requeue.parse_faults(text) == {
         "n1": Fault("Not responding", 1.8e9), "n3": Fault("odd [text] Reason=x", 1800000001.0), "n4": Fault("no time", 0.0),
     }  # fmt: skip
+
+
+def test_a_stage_confined_to_the_pool_that_failed_may_go_elsewhere():
+    """The excludes of its own pool leave no node to spare: they go, its user's and the culprit stay."""
+    pool = died(excludes="n3,n4,n5,n6,n7,n8", comment=mark.text(mark.Mark(mode="steer", snapshot="s1", excludes="n8")))
+    (item,) = found(pool)
+    assert (item.culprits, item.excludes, item.kept) == ("n2", "n[2,8]", "")
+    then = requeue.after(item)
+    assert (then.user, then.ours, then.culprits) == ("n8", "n2", "n2")
+    again = waiting.adopt(pool._replace(state="PENDING", excludes="n2,n8"), then)
+    assert (again.ours, again.hands_off) == ("n2", False)
+
+
+def test_a_culprit_that_cannot_be_spared_is_told():
+    (item,) = found(died(nodes=8, node_list="n[1-8]"))
+    assert (item.culprits, item.kept) == ("", "n2")
+    assert requeue.words(item) == "job 1 died of its node and is requeued; n2 can't be left out, as too few nodes would remain"
+    assert requeue.words(item._replace(kept="")).endswith("without a known culprit")
+
+
+@pytest.mark.parametrize(
+    ("changes", "own"),
+    [
+        ({}, True),
+        ({"state": "FAILED"}, False),  # as a job that the same node killed would
+        ({"node_list": "n3"}, False),
+        ({"start": NOW - 200}, False),  # it was there before
+        ({"end": NOW - 20}, False),  # it ended when the node was broken
+    ],
+)
+@pytest.mark.parametrize("state", ["DOWN", "DRAIN"])
+def test_a_node_that_worked_on_after_the_failure_did_not_cause_it(changes, own, state):
+    there = nodes(8, **({"n2": "DOWN"} if state == "DOWN" else {}))
+    there["n2"] = there["n2"]._replace(flags=frozenset({state}))
+    plain = {"number": 2, "state": "COMPLETED", "node_list": "n2", "start": NOW - 90, "end": NOW - 60, "name": "b", "submit": 1.0}
+    other = job(**{**plain, **changes})
+    items = found(died(), other, there=there, faults={"n2": Fault("xid 79", NOW - 50)})
+    assert bool(items) is not own
