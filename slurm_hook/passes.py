@@ -14,7 +14,7 @@ import random
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, hostlist, jobs, log, reorder, requeue, snapshot, waiting
+from . import cluster, commands, dispatch, jobs, log, reorder, requeue, snapshot, waiting
 from .errors import BusyError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
