@@ -46,10 +46,12 @@ class Value:
 @dataclass(frozen=True)
 class Backtest:
     """auc and lift by predictor ("scores", "counts"); calibration: (nodes, expected, observed, low, high) by third of the
-    predicted hazard; failures: labelled failures in the test part; weeks: of steering until the effect shows (None: never).
+    predicted hazard; covered_days: how much of the first part the history tells of; failures: labelled failures in the
+    test part; weeks: of steering until the effect shows (None: never).
     """
 
     train_days: float
+    covered_days: float
     test_days: float
     nodes: int
     failures: int
@@ -89,8 +91,9 @@ def backtest(
     lift = {name: _lifts(score, observed, hours) for name, score in predictors.items()}
     avoidable = _avoidable(predictors["scores"], observed, hours, worst_share)
     per_week = float(observed.sum()) / test_days * 7
+    covered = min(train_days, (split - float(train.tasks.start.min())) / DAY)
     return Backtest(
-        train_days, test_days, int(seen.sum()), int(observed.sum()), int((observed > 0).sum()), int(dropped.sum()),
+        train_days, covered, test_days, int(seen.sum()), int(observed.sum()), int((observed > 0).sum()), int(dropped.sum()),
         {name: _auc(score, observed) for name, score in predictors.items()}, lift,
         _calibration(predictors["scores"], observed, hours), per_week, avoidable, _weeks(per_week, avoidable),
     )  # fmt: skip

@@ -13,20 +13,22 @@ import click
 from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
 from slurm_hook.explain import check_single
-from slurm_hook.terminal import say
+from slurm_hook.snapshot import WHILE_MARKED
+from slurm_hook.terminal import count, say
 
 from . import progress, times
 from .attribution import Attribution, attribute
 from .backtest import STEPS, Backtest, Value, backtest, read_truth
 from .cli import database_path
 from .columns import History
-from .explain import Verdict, who_broke
+from .explain import FAILED, MARKED, STEP_FAILED, Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
 from .lemons import Lemon, describe
 from .scoring import model, options
 from .store import connect_to_read, the_cluster
 from .suspects import suspects
+from .suspects import words as suspect_words
 
 _SPAN = re.compile(r"(?a)(\d+(?:\.\d+)?)([dwh]?)")
 LONGEST_DAYS = 36_500.0
@@ -58,7 +60,10 @@ def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> His
     database = connect_to_read(path)
     now = int(time.time())
     moment = times.past(source["as_of"], now, "--as-of") if source["as_of"] else now
-    return load_history(database, the_cluster(database, path, source["cluster"]), float(moment), window_days, ctx.obj)
+    history = load_history(database, the_cluster(database, path, source["cluster"]), float(moment), window_days, ctx.obj)
+    if source["as_of"] and not len(history.tasks):
+        raise UsageError(f"--as-of {source['as_of']}: nothing ran in the {window_days:g} days before it, as far as {path} tells")
+    return history
 
 
 def _scored(ctx: click.Context, source: dict[str, Any]) -> tuple[History, Attribution]:
@@ -80,15 +85,15 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
     """
     history, scored = _scored(ctx, source)
     found, until = describe(history, scored), suspects(history, scored.failures)
-    suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if until[i] > 0}
+    suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if 0 < until[i] < WHILE_MARKED}
     groups = worse_groups(history, scored)
     if as_json:
         click.echo(json.dumps({"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}, indent=1))
         return
     for lemon in found:
         say(_lemon_text(lemon))
-    for name, moment in suspected.items():
-        say(f"{name}: suspect until {time.strftime('%H:%M', time.localtime(moment))}: several early failures within an hour")
+    for name, why in suspect_words(history, scored.failures).items():
+        say(f"{name}: {why}")
     for line in groups:
         say(line)
     if not found:
@@ -108,7 +113,20 @@ def blame(ctx: click.Context, job: str, **source: Any) -> Verdict:
     database = connect_to_read(path)
     number = job_number(database, the_cluster(database, path, source["cluster"]), job)
     history, scored = _scored(ctx, source)
-    return who_broke(history, scored, number, job)
+    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number))
+
+
+def how_it_failed(db: Any, cluster: str, number: int | None) -> str:
+    """In which words the failure of a job is told: a completed one has a failed step, or a person's word against it."""
+    of = "FROM attempts a JOIN clusters c ON c.id = a.cluster_id JOIN states s ON s.id = a.state_id"
+    mark = "SELECT 1 FROM job_marks m WHERE (m.cluster_id, m.job_id, m.submit) = (a.cluster_id, a.job_id, a.submit)"
+    row = db.execute(
+        f"SELECT s.name, EXISTS ({mark}) {of} WHERE c.name = ? AND a.job_id = ? ORDER BY a.submit DESC LIMIT 1",
+        (cluster, number),
+    ).fetchone()
+    if row is None or row[0] != "COMPLETED":
+        return FAILED
+    return MARKED if row[1] else STEP_FAILED
 
 
 def job_number(db: Any, cluster: str, job: str) -> int | None:
@@ -165,9 +183,9 @@ def _value(value: Value, form: str = ".2f") -> str:
 def backtest_text(result: Backtest) -> str:
     """The result for people."""
     lines = [
-        f"{result.nodes} nodes; scored on {result.train_days:g} days, tested on the {result.test_days:g} that followed: "
-        f"{result.failures} node-caused failures on {result.failed_nodes} nodes "
-        f"({result.dropped_attempts} attempts of runs that straddle the split left out)",
+        f"{count(result.nodes, 'node')}; scored on {_train_words(result)}, tested on the {result.test_days:g} that followed: "
+        f"{count(result.failures, 'node-caused failure')} on {count(result.failed_nodes, 'node')} "
+        f"({count(result.dropped_attempts, 'attempt')} of runs that straddle the split left out)",
         "",
     ]
     if not result.failures:
@@ -184,6 +202,14 @@ def backtest_text(result: Backtest) -> str:
         lines.append(f"  {name:7s} {n} nodes: {expected:.1f} expected, {seen} seen [{low:.1f}, {high:.1f}]")
     lines += ["", _weeks_text(result)]
     return "\n".join(lines)
+
+
+def _train_words(result: Backtest) -> str:
+    """The length of the first part; where the history begins in it, that is what the scores had."""
+    asked = f"{result.train_days:g} days"
+    if result.covered_days > 0.9 * result.train_days:
+        return asked
+    return f"{result.covered_days:.1f} days (of {asked}, as the history begins then: a shorter --test leaves more)"
 
 
 def _weeks_text(result: Backtest) -> str:

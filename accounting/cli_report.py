@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slurm_hook.terminal import say
+from slurm_hook.terminal import count, say
 
 from . import cli_effect, decisions, progress, report_html, times
 from . import report as reporting
@@ -42,4 +42,5 @@ def report(ctx: click.Context, output: str, db: str | None, cluster: str | None,
         step("drawing")
         report_html.write(output, report_html.render(found))
     o, decided = found.overview, sum(found.routes.values())
-    say(f"{output}: cluster {o.cluster}, {o.nodes} nodes, {o.lemons} lemons, {o.failures} failures, {decided} decisions")
+    numbers = (o.nodes, "node"), (o.lemons, "lemon"), (o.failures, "failure"), (decided, "decision")
+    say(", ".join([f"{output}: cluster {o.cluster}", *[count(n, what) for n, what in numbers]]))

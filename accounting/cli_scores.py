@@ -9,7 +9,7 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.table import print_nodes
-from slurm_hook.terminal import say
+from slurm_hook.terminal import count, say
 
 from . import progress, times
 from . import refresh as refreshing
@@ -37,7 +37,7 @@ def _closing(done: refreshing.Refreshed) -> str:
     scores = done.scores
     scored = sum(node.capability is not None for node in scores.nodes.values())
     lemons = sum(node.lemon for node in scores.nodes.values())
-    line = f"cluster {scores.cluster}: {scored} of {len(scores.nodes)} nodes scored ({scores.method}), {lemons} lemons"
+    line = f"cluster {scores.cluster}: {scored} of {len(scores.nodes)} nodes scored ({scores.method}), {count(lemons, 'lemon')}"
     return f"{line}; {done.path}" if done.path else line
 
 

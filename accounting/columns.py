@@ -25,6 +25,7 @@ SILENT, RIGHT, WRONG, SURVIVED = 0, 1, 2, 3
 DOWN, DRAIN, REPAIRED, MARKED_BAD, MARKED_IGNORE, REPORTED = 0, 1, 2, 3, 4, 5
 # class of a reason after [events.reasons]
 REASON_UNKNOWN, REASON_HARDWARE, REASON_USER, REASON_PLANNED, REASON_REPAIRED = 0, 1, 2, 3, 4
+MOST_SAID = 60  # characters of a reason that are told
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,25 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Events:
-    """One row per node event: node, kind, reason class (constants above), start and end (NaN: still open)."""
+    """One row per node event: node, kind, reason class (constants above), start and end (NaN: still open).
+
+    text: the reasons as they were given, where they are known (a made history has none).
+    """
 
     node: IntArray
     kind: ByteArray
     reason: ByteArray
     start: FloatArray
     end: FloatArray
+    text: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.node)
+
+    def said(self, row: int) -> str:
+        """The reason of an event as it was given, in brackets on one line, to be put behind a word; "" for none."""
+        words = " ".join(self.text[row].split()) if self.text else ""
+        return f" ({words if len(words) <= MOST_SAID else words[: MOST_SAID - 1] + '…'})" if words else ""
 
 
 @dataclass(frozen=True)

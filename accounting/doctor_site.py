@@ -18,6 +18,7 @@ from pathlib import Path
 from slurm_hook import __version__, bounded
 from slurm_hook.config import SETTINGS
 from slurm_hook.errors import SnapshotError
+from slurm_hook.terminal import count
 
 from . import decisions, sqlite_words
 from .doctor import ANEW, Answer, Check, Host, ago, bad, ok, warn
@@ -92,7 +93,7 @@ def scores(host: Host) -> Answer:
     strangers = _strangers(host, set(found.nodes))
     if strangers:
         return warn(f"{text}; not in Slurm's configuration any more: {strangers}", again)
-    return ok(f"{text}, {len(own)} with a capability of their own, {sum(n.lemon for n in own)} lemons")
+    return ok(f"{text}, {len(own)} with a capability of their own, {count(sum(n.lemon for n in own), 'lemon')}")
 
 
 def _strangers(host: Host, names: set[str]) -> str:

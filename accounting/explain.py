@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from slurm_hook.terminal import count
+
 from .attribution import Attribution
 from .columns import DOWN, DRAIN, REASON_HARDWARE, REASON_USER, REPORTED, RIGHT, SILENT, WRONG, History
 from .failures import near
 from .lemons import LIKELY_BLAME
+from .suspects import EARLY, FAILURES, USERS, WITHIN
 
+FAILED, STEP_FAILED, MARKED = "it failed", "a step of the completed job failed", "its result, marked wrong, came"
 SURE = 0.5  # share of the blame from which a cause is named
 SOON = 1800.0  # s: an event this soon after the failure is told
 FEW = 10  # failures; with fewer nothing is known of what usually breaks here
@@ -33,10 +37,11 @@ class Verdict:
     sentence: str
 
 
-def who_broke(history: History, scored: Attribution, number: int | None, label: str = "") -> Verdict:
+def who_broke(history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED) -> Verdict:
     """The verdict on the last failed attempt of a job, or why there is none.
 
-    number: Slurm's own (None: accounting doesn't know it); label: as people see it.
+    number: Slurm's own (None: accounting doesn't know it); label: as people see it; how: what the failure was (FAILED,
+    STEP_FAILED or MARKED).
     """
     job = label or str(number)
     if number is None:
@@ -57,24 +62,48 @@ def who_broke(history: History, scored: Attribution, number: int | None, label: 
     own = float(scored.own[failure])
     care = "" if len(scored.failures) >= FEW else f" (only {len(scored.failures)} failures are known: hardly more than a guess)"
     if nodes and (scored.failures.known[failure] or nodes[0][1] >= max(SURE, own)):
-        return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]))}{care}")
+        return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]), how)}{care}")
     if own >= SURE:
-        sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure)}{care}"
+        sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure, how)}{care}"
         return Verdict(job, "job", nodes, own, sentence)
     likeliest = ", ".join(f"{name} {share:.0%}" for name, share in nodes[:3])
     return Verdict(job, "unknown", nodes, own, f"job {job}: unknown; the job itself {own:.0%}, {likeliest}{care}")
 
 
-def _own_words(history: History, scored: Attribution, failure: int) -> str:
-    minutes = scored.failures.elapsed[failure] * 60.0
+def _own_words(history: History, scored: Attribution, failure: int, how: str) -> str:
     work = history.attempts.work == scored.failures.work[failure]
     failed = int((work & (history.attempts.outcome == WRONG)).sum())
-    return f"it failed after {minutes:.0f} min, and {failed} of {int(work.sum())} attempts of its kind of work failed"
+    when = f"{how} after {lasted(float(scored.failures.elapsed[failure]) * 3600.0)}"
+    return f"{when}, and {failed} of {int(work.sum())} attempts of its kind of work failed{_burst(history, scored, failure)}"
 
 
-def _node_sentence(history: History, scored: Attribution, failure: int, row: int) -> str:
+def lasted(seconds: float) -> str:
+    """A run time: 42 s, 9 min, 13.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _burst(history: History, scored: Attribution, failure: int) -> str:
+    """A node that kills jobs in their first minutes leaves no time from which a rate could be told: what is then known is
+    that jobs of several users died so on it within the hour."""
+    failures = scored.failures
+    if failures.elapsed[failure] * 3600.0 > EARLY:
+        return ""
+    alike = (failures.elapsed * 3600.0 <= EARLY) & (np.abs(failures.time - failures.time[failure]) <= WITHIN)
+    told = []
+    for node in failures.node[failures.failure == failure].tolist():
+        found = failures.failure[(failures.node == node) & alike[failures.failure]]
+        users = len(set(failures.user[found].tolist()))
+        if len(found) >= FAILURES and users >= USERS:
+            told.append(f"{history.nodes.names[node]}: {count(len(found), 'job')} of {count(users, 'user')}")
+    return f"; but look at its nodes, where early failures came within an hour ({', '.join(told[:3])})" if told else ""
+
+
+def _node_sentence(history: History, scored: Attribution, failure: int, row: int, how: str) -> str:
     failures, node = scored.failures, int(scored.failures.node[row])
     evidence = [
+        *([] if how == FAILED else [f"{how} there"]),
         *_events(history, node, float(failures.time[failure])),
         *_others(history, scored, node, failure),
         *_rate(scored, node),
@@ -92,7 +121,7 @@ def _events(history: History, node: int, time: float) -> list[str]:
         if word:
             minutes = max(0.0, (history.events.start[e] - time) / 60.0)
             when = "at that moment" if minutes < 1 else f"{minutes:.0f} min later"
-            told.append(f"{word}{REASON_WORDS.get(int(history.events.reason[e]), '')} {when}")
+            told.append(f"{word}{REASON_WORDS.get(int(history.events.reason[e]), '')}{history.events.said(e)} {when}")
     return told[:2]
 
 
@@ -106,8 +135,7 @@ def _others(history: History, scored: Attribution, node: int, failure: int) -> l
     if len(others) == 0:
         return []
     users = len(set(failures.user[others].tolist()))
-    jobs = f"{len(others)} job{'s' if len(others) > 1 else ''}"
-    return [f"{jobs} of {users} other user{'s' if users > 1 else ''} died there within a week of it"]
+    return [f"{count(len(others), 'job')} of {count(users, 'other user')} died there within a week of it"]
 
 
 def _rate(scored: Attribution, node: int) -> list[str]:

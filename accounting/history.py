@@ -246,7 +246,8 @@ def _events(db: Any, cluster_id: int, node_at: c.IntArray, window: tuple[float, 
     ).fetchall()
     if not rows:
         return c.empty_events()
-    kept = [classify(loaded_text(r[6])) if r[5] == "slurmdbd" else r[2] for r in rows]
+    text = tuple(loaded_text(r[6]) for r in rows)
+    kept = [classify(words) if r[5] == "slurmdbd" else r[2] for r, words in zip(rows, text)]
     end = np.array([np.nan if r[4] is None or r[4] > as_of else r[4] for r in rows], dtype=np.float64)
     return c.Events(
         node=node_at[np.array([r[0] for r in rows], dtype=np.int64)],
@@ -254,4 +255,5 @@ def _events(db: Any, cluster_id: int, node_at: c.IntArray, window: tuple[float, 
         reason=np.array([_CLASSES.get(name, c.REASON_UNKNOWN) for name in kept], dtype=np.int8),
         start=np.array([r[3] for r in rows], dtype=np.float64),
         end=end,
+        text=text,
     )

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from slurm_hook.terminal import count
+
 from .attribution import Attribution
 from .columns import DOWN, DRAIN, MARKED_BAD, MARKED_IGNORE, REPORTED, WRONG, FloatArray, History, sum_by
+from .failures import EVENT_NEAR, near
 from .trust import marked_now
 
 TIMES_MEDIAN = 3.0  # a lemon's hazard is over so many times the median,
@@ -27,7 +30,6 @@ class Lemon:
     """One node to drain. probability: of a hazard over TIMES_MEDIAN medians; times_median: mean hazard over the median;
     gain: failures fewer in 30 days of the node's usual hours; known_jobs, likely_jobs: (job id, blame); words: evidence."""
 
-    node: int
     name: str
     probability: float
     times_median: float
@@ -85,22 +87,35 @@ def _describe(history: History, scored: Attribution, node: int, probability: flo
     likely = _jobs(history, scored, rows[~scored.failures.culprit[rows] & (scored.blame[rows] >= LIKELY_BLAME)])
     times = float(scored.hazard[node] / middle)
     evidence = _evidence(history, scored, node, known=known, likely=likely, users=users)
-    words = "; ".join([f"fails {times:.1f} times as often as the median node", *evidence])
-    command = f'scontrol update NodeName={name} State=DRAIN Reason="workhorse: {times:.1f} x the median failure rate"'
+    rate = f"fails {times:.1f} times as often as the median node"
+    marked = _marked(history, node)
+    words = "; ".join([*marked, *([rate] if not marked or times >= TIMES_MEDIAN else []), *evidence])
+    why = "marked bad by hand" if marked and times < TIMES_MEDIAN else f"{times:.1f} x the median failure rate"
+    command = f'scontrol update NodeName={name} State=DRAIN Reason="workhorse: {why}"'
     gain = (float(scored.hazard[node]) - middle) * float(scored.exposure.busy[node]) / max(_days(history), 1.0) * 30.0
-    return Lemon(node, name, probability, times, max(gain, 0.0), users, known, likely, words, command)
+    return Lemon(name, probability, times, max(gain, 0.0), users, known, likely, words, command)
 
 
 def _days(history: History) -> float:
-    return (history.as_of - history.window_start) / 86400.0
+    """Days that the history tells of: a month's dump in a window of 90 days is a month."""
+    first = max(history.window_start, float(history.tasks.start.min(initial=history.as_of)))
+    return (history.as_of - first) / 86400.0
+
+
+def _marked(history: History, node: int) -> list[str]:
+    """Whether the node is marked bad, since when and why."""
+    if not marked_now(history.events, MARKED_BAD, len(history.nodes), history.as_of)[node]:
+        return []
+    last = np.flatnonzero((history.events.node == node) & (history.events.kind == MARKED_BAD))[-1]
+    return [f"marked bad by hand {day(history.events.start[last])}{history.events.said(last)}"]
 
 
 def _jobs(history: History, scored: Attribution, rows: Any) -> tuple[tuple[int, float], ...]:
-    """(job id, blame) of the failures in these candidate rows, heaviest first; one job of each failure."""
+    """(job id, blame) of the failures in these candidate rows, heaviest first, then latest; one job of each failure."""
     wanted = {int(scored.failures.failure[row]): float(scored.blame[row]) for row in rows}
     attempts = np.flatnonzero(np.isin(scored.failures.of_attempt, list(wanted)))
     job_of = {int(scored.failures.of_attempt[a]): int(history.attempts.job[a]) for a in reversed(attempts)}
-    return tuple(sorted(((job_of[f], blame) for f, blame in wanted.items()), key=lambda pair: (-pair[1], pair[0])))
+    return tuple(sorted(((job_of[f], blame) for f, blame in wanted.items()), key=lambda pair: (-pair[1], -pair[0])))
 
 
 def _evidence(
@@ -108,28 +123,45 @@ def _evidence(
 ) -> list[str]:
     parts = []
     if known:
-        parts.append(f"known to have ended {_count(len(known), 'job')} ({_listed([str(j) for j, _ in known])})")
+        parts.append(f"known to have ended {count(len(known), 'job')} ({_listed([str(j) for j, _ in known])})")
     if likely:
         listed = _listed([f"{job} {blame:.0%}" for job, blame in likely])
-        parts.append(f"likeliest cause of {_count(len(likely), 'more failure' if known else 'failure')} ({listed})")
+        parts.append(f"a likely cause of {count(len(likely), 'more failure' if known else 'failure')} ({listed})")
     if known or likely:
-        parts.append(f"jobs of {_count(users, 'user')}")
-    events = np.flatnonzero(scored.evidence_events & (history.events.node == node))
-    if len(events):
-        told = [f"{EVENT_WORDS[int(history.events.kind[e])]} {day(history.events.start[e])}" for e in events[::-1]]
-        parts.append(f"and by itself {_listed(told)}")
-    if marked_now(history.events, MARKED_BAD, len(history.nodes), history.as_of)[node]:
-        parts.append("marked bad by hand")
+        parts.append(f"jobs of {count(users, 'user')}")
+    alone = scored.evidence_events & (history.events.node == node)
+    beside = _beside(history, scored, node) & ~alone
+    for rows, words in ((beside, "with them it"), (alone, "and by itself it")):
+        if rows.any():
+            parts.append(f"{words} {_listed(_told(history, np.flatnonzero(rows)[::-1]))}")
     return parts
+
+
+def _beside(history: History, scored: Attribution, node: int) -> Any:
+    """Rows of events (bool array) of the node that tell the same as failures it is known to have caused."""
+    found = np.zeros(len(history.events), bool)
+    rows = np.flatnonzero(scored.failures.culprit & (scored.failures.node == node))
+    for time in scored.failures.time[scored.failures.failure[rows]].tolist():
+        found[near(history.events, node, time, EVENT_NEAR)] = True
+    return found & np.isin(history.events.kind, list(EVENT_WORDS))
+
+
+def _told(history: History, rows: Any) -> list[str]:
+    """Events in words, those of one kind and reason as one with their number and last day."""
+    kinds: dict[str, list[float]] = {}
+    for e in rows.tolist():
+        what = f"{EVENT_WORDS[int(history.events.kind[e])]}{history.events.said(e)}"
+        kinds.setdefault(what, []).append(float(history.events.start[e]))
+    return [f"{what} {day(times[0]) if len(times) == 1 else _often(times)}" for what, times in kinds.items()]
+
+
+def _often(times: list[float]) -> str:
+    return f"{len(times)} times, last {day(max(times))}"
 
 
 def day(time: float) -> str:
     """A day in words, UTC, so that the same history reads the same everywhere."""
     return clock.strftime("%Y-%m-%d", clock.gmtime(time))
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _listed(items: list[str], most: int = 5) -> str:

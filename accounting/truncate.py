@@ -33,5 +33,5 @@ def until(history: History, as_of: float, window_start: float | None = None) -> 
 def _events(events: Events, as_of: float) -> Events:
     kept = events.start <= as_of
     end = np.where(events.end > as_of, np.nan, events.end)
-    columns: Any = (events.node, events.kind, events.reason, events.start, end)
-    return Events(*(column[kept] for column in columns))
+    text = tuple(words for words, one in zip(events.text, kept.tolist()) if one)
+    return Events(events.node[kept], events.kind[kept], events.reason[kept], events.start[kept], end[kept], text)

@@ -24,6 +24,11 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\x0a")
 
 
+def count(n: int, what: str) -> str:
+    """A number of things: 1 job, 2 jobs."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print text of our own making that holds names of others. Line breaks in it must be ours.
 

@@ -12,7 +12,7 @@ T0 = 1_760_000_000.0
 
 def history(rows, events=(), n_nodes=4, as_of=240.0, window=0.0, gpu_type=None, switch=None, capacity=100.0):
     """rows: dicts with nodes, start, end (h), and what differs from: demand 80, outcome RIGHT, user 0, work user, group own,
-    job 1000 + i, culprit (node). events: (node, kind, reason, start h, end h)."""
+    job 1000 + i, culprit (node). events: (node, kind, reason class, start h, end h, perhaps the reason)."""
     jobs = [
         {"demand": 80.0, "outcome": RIGHT, "user": 0, "culprit": -1, "job": 1000 + i, "group": i, **r} for i, r in enumerate(rows)
     ]
@@ -40,10 +40,10 @@ def history(rows, events=(), n_nodes=4, as_of=240.0, window=0.0, gpu_type=None, 
         [f"n{i}" for i in range(n_nodes)], kinds, switches, np.full(n_nodes, T0), np.full(n_nodes, T0 + as_of * H),
         [f"gpu{i}" for i in range(kinds.max(initial=-1) + 1)], [f"leaf{i}" for i in range(switches.max(initial=-1) + 1)],
     )  # fmt: skip
-    e = list(zip(*events)) if events else [()] * 5
+    e = list(zip(*[(*event, "")[:6] for event in events])) if events else [()] * 6
     found = Events(
         np.array(e[0], np.int32), np.array(e[1], np.int8), np.array(e[2], np.int8), T0 + np.array(e[3], float) * H,
-        T0 + np.array(e[4], float) * H,
+        T0 + np.array(e[4], float) * H, tuple(e[5]),
     )  # fmt: skip
     return History("c", tasks, attempts, nodes, found, T0 + window * H, T0 + as_of * H)
 

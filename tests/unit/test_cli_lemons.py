@@ -5,7 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from accounting import cli_marks
+from accounting.cli_lemons import how_it_failed
+from accounting.explain import FAILED, MARKED, STEP_FAILED
 from slurm_hook.cli import workhorse
+from slurm_hook.errors import UsageError
 from tests.accounting_rows import put, row, stores
 
 DAY = 86_400
@@ -84,6 +88,22 @@ def test_backtest(database):
     data = json.loads(call(database, "backtest", "--json").output)
     assert data["auc"]["scores"]["value"] == 1.0
     assert data["failed_nodes"] == 1
+
+
+def test_before_the_history_began_nothing_is_known(database):
+    result = CliRunner().invoke(workhorse, ["lemons", "--db", database, "--as-of", "2020-01-01"])
+    assert isinstance(result.exception, UsageError) and "nothing ran in the 90 days before it" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("state", "mark", "how"), [("COMPLETED", True, MARKED), ("COMPLETED", False, STEP_FAILED), ("FAILED", False, FAILED)]
+)
+def test_how_a_job_failed(tmp_path, state, mark, how):
+    made = stores(tmp_path / "h.db")
+    put(made, row(7, State=state))
+    if mark:
+        cli_marks.mark_job(made[""], "7", "wrong", "loss is NaN")
+    assert how_it_failed(made[""].db, "c", 7) == how
 
 
 def test_backtest_usage(database):

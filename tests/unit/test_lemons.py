@@ -21,10 +21,11 @@ from accounting.columns import (
     SURVIVED,
     WRONG,
 )
-from accounting.explain import who_broke
+from accounting.explain import FAILED, MARKED, STEP_FAILED, who_broke
 from accounting.groups import worse_groups
 from accounting.lemons import describe, find_lemons
 from accounting.suspects import of_history, suspects
+from accounting.suspects import words as suspect_words
 from accounting.truncate import until
 from slurm_hook.errors import InputError, UsageError
 from tests.unit.histories import T0, H, history, random_rows
@@ -76,20 +77,36 @@ def test_lemons(rows, events, expected):
 
 
 def test_lemon_evidence_is_told():
-    h, scored, _ = _lemons(_bad_node(), [(0, DRAIN, REASON_HARDWARE, 380.0, 381.0)])
+    xid = [(0, DRAIN, REASON_HARDWARE, 30.0 * k + 5.1, 30.0 * k + 6, "Xid 79:\nGPU fell off") for k in range(2)]
+    h, scored, _ = _lemons(_bad_node(), [*xid, (0, DRAIN, REASON_HARDWARE, 380.0, 381.0, "x" * 70)])
     (lemon,) = describe(h, scored)
     assert lemon.name == "n0"
     assert lemon.times_median > 3
-    assert [job for job, _ in lemon.known_jobs] == [1480 + k for k in range(10)]
-    assert "known to have ended 10 jobs (1480, 1481" in lemon.words
-    assert "4 users" in lemon.words
-    assert "was drained 2025-10-" in lemon.words
+    assert [job for job, _ in lemon.known_jobs] == [1489 - k for k in range(10)]
+    assert "known to have ended 10 jobs (1489, 1488, 1487, 1486, 1485 and 5 more); jobs of 4 users" in lemon.words
+    assert "; with them it was drained (Xid 79: GPU fell off) 2 times, last 2025-10-10;" in lemon.words
+    assert f"; and by itself it was drained ({'x' * 59}…) 2025-10-" in lemon.words
     assert (
         lemon.command
         == f'scontrol update NodeName=n0 State=DRAIN Reason="workhorse: {lemon.times_median:.1f} x the median failure rate"'
     )
     expected = (scored.hazard[0] - np.median(scored.hazard)) * scored.exposure.busy[0] / (420 / 24) * 30
     assert lemon.gain == pytest.approx(expected)
+
+
+def test_a_month_in_a_window_of_a_quarter_is_a_month():
+    gains = []
+    for window in (0.0, -2160.0):
+        h = history(_bad_node(), n_nodes=12, as_of=420.0, window=window)
+        gains.append(describe(h, attribute(h))[0].gain)
+    assert gains[0] == pytest.approx(gains[1], rel=0.05)
+
+
+def test_a_marked_node_is_told_as_marked():
+    h, scored, _ = _lemons(_work(12), [(5, MARKED_BAD, 0, 10.0, NAN, "PSU $(reboot)")])
+    (lemon,) = describe(h, scored)
+    assert lemon.words == "marked bad by hand 2025-10-09 (PSU $(reboot))"
+    assert lemon.command.endswith('Reason="workhorse: marked bad by hand"')
 
 
 @pytest.mark.parametrize(
@@ -112,6 +129,9 @@ def test_suspects(failures, until_hour):
     assert found.tolist() == of_history(h).tolist()
     assert found[:2].tolist() == [0, 0]
     assert found[2] == pytest.approx(T0 + until_hour * H if until_hour else 0, abs=1)
+    told = suspect_words(h, attribute(h).failures)
+    assert list(told) == (["n2"] if until_hour else [])
+    assert all("3 jobs of 2 users died there since " in words and "(1122, 1121, 1120)" in words for words in told.values())
 
 
 def test_late_failures_make_no_suspect():
@@ -145,6 +165,8 @@ JOB = 9999
     [
         (_fail([0, 5], 200.0, 1, culprit=0), [(0, DRAIN, REASON_HARDWARE, 204.05, NAN)], "node",
          "n0, 100%: was drained for a hardware reason 3 min later; 6 jobs of 3 other users died there within a week of it"),
+        (_fail([0, 5], 200.0, 1, culprit=0), [(0, DRAIN, REASON_HARDWARE, 204.05, NAN, "Xid 79")], "node",
+         "n0, 100%: was drained for a hardware reason (Xid 79) 3 min later; "),
         (_fail([0, 5], 200.0, 1, culprit=0), (), "node", "named by Slurm as the failed node"),
         (_fail([0, 5], 200.0, 1), (), "node", "times as often as the median node"),
         (_fail([5, 6, 7, 8], 200.0, 1), (), "unknown", "unknown; the job itself"),
@@ -153,7 +175,7 @@ JOB = 9999
         ({"nodes": [5], "start": 200.0, "end": 201.0, "outcome": SURVIVED}, (), "none", "time limit"),
         ({"nodes": [5], "start": 200.0, "end": 201.0, "job": 1}, (), "none", "never ran in the 17.5 days that are scored"),
     ],
-    ids=["drained", "failed node", "likeliest", "unknown", "own", "right", "timeout", "absent"],
+    ids=["drained", "drained, with the reason", "failed node", "likeliest", "unknown", "own", "right", "timeout", "absent"],
 )  # fmt: skip
 def test_who_broke_it(row, events, cause, words):
     h = history([*_bad_node(), {"job": JOB, **row}], events, n_nodes=12, as_of=420.0)
@@ -162,6 +184,31 @@ def test_who_broke_it(row, events, cause, words):
     assert words in verdict.sentence
     if cause != "none":
         assert sum(share for _, share in verdict.nodes) + verdict.own == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (FAILED, "it failed after 3 min, and "),
+        (MARKED, "its result, marked wrong, came after 3 min, and "),
+        (STEP_FAILED, "a step of the completed job failed after 3 min, and "),
+    ],
+)
+def test_what_failed_is_told(how, words):
+    row = {"nodes": [5], "start": 200.0, "end": 200.05, "outcome": WRONG, "user": 2, "job": JOB}
+    h = history([*_bad_node(), row], n_nodes=12, as_of=420.0)
+    sentence = who_broke(h, attribute(h), JOB, how=how).sentence
+    assert "the job itself, " in sentence and words in sentence
+
+
+def test_a_node_where_several_users_jobs_die_at_once_is_told_beside_the_numbers():
+    """In seconds no rate can be told: by the numbers each of these jobs broke itself."""
+    early = [{"nodes": [5], "start": 200 + u / 10, "end": 200.01 + u / 10, "outcome": WRONG, "user": u} for u in range(3)]
+    other = {"nodes": [6], "start": 300.0, "end": 300.01, "outcome": WRONG, "user": 2, "job": JOB + 1}
+    h = history([*_work(12), *early[:2], {**early[2], "job": JOB}, other], n_nodes=12, as_of=420.0)
+    scored = attribute(h)
+    assert "early failures came within an hour (n5: 3 jobs of 3 users)" in who_broke(h, scored, JOB).sentence
+    assert "early failures" not in who_broke(h, scored, JOB + 1).sentence
 
 
 def _long_history(seed=0, n_nodes=60, bad=3, span=90 * 24.0):
@@ -188,6 +235,13 @@ def test_backtest_finds_planted_nodes():
     assert sum(c[0] for c in result.calibration) == result.nodes
     assert result.calibration[2][2] > result.calibration[0][2]
     assert "weeks of steering" in backtest_text(result)
+    assert "scored on 60 days, tested on the 30 that followed" in backtest_text(result)
+
+
+def test_backtest_tells_how_much_of_the_first_part_the_history_has():
+    h, _ = _long_history(span=40 * 24.0)
+    text = backtest_text(backtest(h, 60, 30))
+    assert "scored on 10.0 days (of 60 days, as the history begins then: a shorter --test leaves more), tested on" in text
 
 
 def test_backtest_reads_nothing_of_the_test_part():
