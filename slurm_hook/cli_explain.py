@@ -33,7 +33,7 @@ UNENDED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQU
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--as-of", help="blame as known at this moment, as in sacct: now-7days, 2026-01-31, …")
-@click.option("--log", type=click.Path(), default=replay.LOG, show_default=True, help="syslog's file of workhorse")
+@click.option("--log", type=click.Path(readable=False), default=replay.LOG, show_default=True, help="syslog's file of workhorse")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.pass_context
 def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> None:
@@ -96,7 +96,8 @@ def told(facts: JobFacts, settings: Settings, log: str = replay.LOG) -> list[str
     # of an array that waits as a whole, dispatch knows the first number only
     numbers = {facts.raw, int(facts.job.partition("_")[0])} if "_" in facts.job else {facts.raw}
     done = [line for number in sorted(numbers) for line in replay.dispatched(number, settings.publish.path, log)]
-    return [*explaining.decision_words(facts, then or now), *again, *done, *explaining.nodes_words(facts, now)]
+    mode = str(now.settings.get("steer.mode", "")) if now is not None else ""
+    return [*explaining.decision_words(facts, then or now, mode), *again, *done, *explaining.nodes_words(facts, now)]
 
 
 def archived(settings: Settings, name: str) -> Scores | None:

@@ -47,9 +47,12 @@ def words(found: Mark, folder: str, log: str) -> list[str]:
         return []
     if fields is None:
         return [f"no line of this decision in {log}: rotated away, or written on another host"]
-    lines = [f"decided by {fields.get('by', '?')}, ours by {fields.get('match', '?')}: {fields.get('reason', '?')}"]
+    by, rule = (str(fields.get(key, "?")) for key in ("by", "match"))
+    lines = [f"decided by {WAYS.get(by, by)}; it is ours as {OURS.get(rule, rule)}; {fields.get('reason', '?')}"]
     if not fields.get("pool"):
         return lines
+    if fields.get("method") == "attributed":
+        lines.append(rank_words(float(fields.get("rank", 0.0))))
     try:
         pool, chances = redraw(fields, archived(folder, found.snapshot))
     except WorkhorseError as err:
@@ -58,6 +61,21 @@ def words(found: Mark, folder: str, log: str) -> list[str]:
     lines.append(f"drawn again with seed {found.seed} from {len(chances)} candidates: {hostlist.fold(pool)} ({same})")
     best = sorted(chances, key=lambda name: -chances[name])[:4]
     return [*lines, "most likely were " + ", ".join(f"{name} {chances[name]:.3f}" for name in best)]
+
+
+WAYS = {"wrapper": "the sbatch wrapper", "cli_filter": "the cli_filter plugin"}
+OURS = {
+    "directive": "it has a #WORKHORSE line", "mark": "`workhorse submit` marked it", "name": "its name fits [match] name",
+    "min_nodes": "it takes [match] min_nodes or more", "min_gpus": "it takes [match] min_gpus or more",
+    "comment_prefix": "its comment begins with [match] comment_prefix",
+}  # fmt: skip
+
+
+def rank_words(rank: float) -> str:
+    """What a job's cost rank means for the nodes that it gets."""
+    if rank <= 0:
+        return "cost rank 0: a failure of it would cost no more than one of the site's typical job, so any node is good enough"
+    return f"cost rank {rank:.2f} (0: any node is good enough, 1: the job that gets the best), by its nodes times its time limit"
 
 
 DONE = {

@@ -29,11 +29,15 @@ AVOID, STEER = text(Mark("avoid", "snap1", 3)), text(Mark("steer", "snap1", 3))
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({}, ["was not touched"]),
-        ({"comment": "my own words"}, ["was not touched"]),
-        ({"comment": AVOID, "excludes": ("n1",)}, ["mode avoid", "snapshot snap1", "by us: n1 (1 nodes)"]),
-        ({"comment": AVOID, "excludes": ("n1",)}, ["n1: 0.02 times the median, lemon, 9 tasks"]),
-        ({"comment": text(Mark("avoid", "snap1", 3, "n3")), "excludes": ("n1", "n3")}, ["us: n1 (1 nodes)", "its user: n3"]),
+        ({}, ["was not touched", "steer=off"]),
+        ({"comment": "my own words"}, ["Job 7 has a Comment of its own", "left alone while it waits."]),
+        ({"comment": "my own words", "excludes": ("n1", "n2")}, ["Left out by its user or by us: n[1-2]."]),
+        ({"comment": "my own words", "named": ("n1", "n2")}, ["was not touched: its user named the nodes (n[1-2])."]),
+        ({"comment": AVOID, "excludes": ("n1",)}, ["mode avoid", "snapshot snap1", "by us: n1 (1 node)."]),
+        ({"comment": AVOID, "excludes": ("n1", "n2")}, ["by us: n[1-2] (2 nodes)."]),
+        ({"comment": AVOID, "excludes": ()}, ["Nothing is left out for it: it can't do without"]),
+        ({"comment": AVOID, "excludes": ("n1",)}, ["n1: capability 0.02 times the median, lemon, 9 tasks"]),
+        ({"comment": text(Mark("avoid", "snap1", 3, "n3")), "excludes": ("n1", "n3")}, ["us: n1 (1 node)", "its user: n3"]),
         ({"comment": STEER, "excludes": ()}, ["drawn by probability", "Nothing is left out for it now"]),
         ({"comment": text(Mark("control", "snap1", 3)), "excludes": ()}, ["untouched on purpose"]),
         ({"comment": AVOID, "excludes": None}, ["mode avoid"]),
@@ -44,18 +48,25 @@ def test_decisions_in_words(facts, words):
     assert all(word in said for word in words), said
 
 
+@pytest.mark.parametrize(("mode", "word"), [("observe", "mode is observe"), ("off", "mode is off"), ("steer", "steer=off")])
+def test_a_site_that_only_observes_says_so(mode, word):
+    assert word in explain.decision_words(job(excludes=()), SCORES, mode)[0]
+
+
 def test_nodes_in_words_worst_first():
     assert explain.nodes_words(job(nodes=("n2", "n1", "n3")), SCORES) == [
-        "It is RUNNING on n[1-3].", "  n1: 0.02 times the median, lemon, 9 tasks", "  n3: no capability of its own, 0 tasks",
-        "  n2: 1.1 times the median, 12 tasks",
+        "It is RUNNING on n[1-3].",
+        "  n1: capability 0.02 times the median, lemon, 9 tasks", "  n3: no capability of its own, 0 tasks",
+        "  n2: capability 1.1 times the median, 12 tasks",
     ]  # fmt: skip
     assert explain.nodes_words(job(nodes=(), state="PENDING"), None) == ["It is PENDING and has no nodes yet."]
 
 
 def test_rows_are_read_with_hostile_comments():
-    found = explain.from_squeue("7|7|alice|RUNNING|n[2-3]|n1|wh=1;m=avoid|root|x\n8|8|bob|PENDING|||\n")
+    found = explain.from_squeue("7|7|alice|RUNNING|n[2-3]|n1||wh=1;m=avoid|root|x\n8|8|bob|PENDING||||\n")
     assert found == explain.JobFacts("7", "alice", "RUNNING", ("n2", "n3"), "wh=1;m=avoid|root|x", ("n1",), 7)
-    assert explain.from_squeue("7|7|alice|PENDING||(null)|(null)\n").excludes == ()
+    assert explain.from_squeue("7|7|alice|PENDING||(null)||(null)\n").excludes == ()
+    assert explain.from_squeue("7|7|alice|PENDING|||n[1-2]|\n").named == ("n1", "n2")
     assert explain.from_squeue("slurm_load_jobs error: Invalid job id specified\n") is None
     row = explain.from_sacct("7|7|alice|CANCELLED by 12|None assigned|a|b|c\n8|8|bob|X|n1|\n")
     assert (row.user, row.state, row.nodes, row.comment) == ("alice", "CANCELLED", (), "a|b|c")
@@ -65,7 +76,7 @@ def test_rows_are_read_with_hostile_comments():
 def slurm(folder, user, state="PENDING"):
     """A squeue that knows job 7 of this user."""
     path = folder / "squeue"
-    row = f"7|7|{user}|{state}||n1|{text(Mark('avoid', 'snap1', 3))}"
+    row = f"7|7|{user}|{state}||n1||{text(Mark('avoid', 'snap1', 3))}"
     path.write_text(f"#!/bin/sh\necho '{row}'\n")
     path.chmod(0o755)
 
@@ -82,9 +93,19 @@ def site(tmp_path, monkeypatch):
 def test_replayed_from_the_kept_snapshot(site):
     slurm(site, "root")
     shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7"])
-    assert shown.exit_code == 0 and "n1: 0.02 times the median, lemon" in shown.output, shown.output
+    assert shown.exit_code == 0 and "n1: capability 0.02 times the median, lemon" in shown.output, shown.output
     told = json.loads(CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7", "--json"]).output)
     assert told["excludes"] == ["n1"] and told["blame"] is None and told["words"]
+
+
+def test_a_log_that_is_not_for_users_is_passed_over(site, monkeypatch):
+    """As on a host where the controller's log lies: private, and the default of --log."""
+    slurm(site, "root")
+    log = site / "workhorse.log"
+    log.touch()
+    monkeypatch.setattr("os.access", lambda path, *_: str(path) not in (str(log), str(site / "none.db")))
+    shown = CliRunner().invoke(workhorse, ["--config", str(site / "w.toml"), "explain", "7", "--log", str(log)])
+    assert shown.exit_code == 0 and "mode avoid" in shown.output, shown.output
 
 
 def test_others_are_told_nothing(site, monkeypatch):

@@ -24,7 +24,7 @@ def test_the_same_pool_again(tmp_path, seed, method, request_):
     decision = decide.decide(made)
     (tmp_path / "snapshots").mkdir()
     snapshot.write_json(str(tmp_path / "snapshots"), f"{made.scores.id}.json", snapshot.scores_to_json(made.scores))
-    lines = ["noise", f"Nov 29 host workhorse[1]: {log.line(decision, by='wrapper')}", 'x {"seed":']
+    lines = ["noise", f"Nov 29 host workhorse[1]: {log.line(decision, by='wrapper', method=method)}", 'x {"seed":']
     fields = replay.find_line(lines, decision.seed, decision.snapshot)
     pool, chances = replay.redraw(fields, replay.archived(str(tmp_path), decision.snapshot))
     assert tuple(pool) == decision.pool and abs(sum(chances.values()) - 1) < 1e-9
@@ -33,6 +33,8 @@ def test_the_same_pool_again(tmp_path, seed, method, request_):
         mark.Mark(mode="steer", seed=decision.seed, snapshot=decision.snapshot), str(tmp_path), str(tmp_path / "log")
     )
     assert any("(the same)" in line for line in told)
+    assert any(line.startswith("cost rank ") for line in told) == (method == "attributed")
+    assert told[0] == "decided by the sbatch wrapper; it is ours as ?; startable now"
 
 
 STATES = (
@@ -137,3 +139,10 @@ def test_what_dispatch_did_is_told_in_order(tmp_path):
     assert told[5].endswith("the guard of a dispatcher that died took all our excludes off") and len(told) == 7
     assert replay.dispatched(1, str(tmp_path), str(tmp_path / "log")) == []
     assert replay.dispatched(12, str(tmp_path), "/nonexistent/log") == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "word"), [(0.0, "any node is good enough"), (0.04, "cost rank 0.04 (0: any"), (1.0, "rank 1.00")]
+)
+def test_the_cost_rank_in_words(rank, word):
+    assert word in replay.rank_words(rank)
