@@ -10,17 +10,20 @@ import click
 
 from . import cluster, hostlist, options, wrapper
 from .config import Settings
-from .errors import RequestError, SlurmError, UsageError
+from .errors import RefusedError, RequestError, SlurmError, UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
+from .replay import rank_words
 from .snapshot import read_scores_later
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from .decide import Candidate, Case, Decision
 
 PATIENCE = 20.0  # seconds: nobody's submission waits for this
+OWN = ("--json", "--sbatch", "--scores", "--mode", "--seed")
 
 
 def real_sbatch(path: str) -> str:
@@ -57,11 +60,37 @@ def plan(settings: Settings, arguments: tuple[str, ...], folder: str | None, sba
     call = wrapper.Call(
         folder or settings.publish.path, sbatch or real_sbatch(os.environ.get("PATH", "")), "", PATIENCE, arguments
     )
-    case, decision, why = _consider(call, how["mode"], how["seed"])
-    click.echo(json.dumps(_as_json(case, decision, why), indent=1) if how["as_json"] else text(case, decision, why))
+    if how["mode"]:
+        os.environ.pop(wrapper.VARIABLE, None)
+    found = None if passed(settings, how["mode"]) else _consider(call, how["mode"], how["seed"])
+    if found is None:
+        reason = passed(settings, how["mode"]) or _not_ours(call)
+        untouched = {"action": "pass", "reason": reason, "match": "", "added": []}
+        click.echo(json.dumps(untouched, indent=1) if how["as_json"] else f"passed through: {reason}")
+        return
+    click.echo(json.dumps(_as_json(*found), indent=1) if how["as_json"] else text(*found))
 
 
-def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[Case, Decision, str]:
+def passed(settings: Settings, mode: str | None) -> str:
+    """Why nothing would be looked at here and now, "" where it would. mode: what was asked for, whatever holds now."""
+    path = os.path.join(os.path.dirname(settings.source), "disable")
+    if mode:
+        return ""
+    if os.environ.get(wrapper.VARIABLE, "").lower() == "off":
+        return f"{wrapper.VARIABLE}=off"
+    return f"{path} exists; `workhorse enable` removes it" if os.path.exists(path) else ""
+
+
+def _not_ours(call: wrapper.Call) -> str:
+    rules = Settings.from_mapping(read_scores_later(call.publish, trusted_uids=trusted_uids())[0].settings)
+    if rules["steer.mode"] == "off":
+        return "mode off"
+    return (
+        f"not ours (mode {rules['steer.mode']}; [match] wants {rules['match.min_nodes']} nodes or more, or another of its rules)"
+    )
+
+
+def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[Case, Decision, str] | None:
     command = options.read(call.argv)
     if not command.wrapped and command.script >= len(call.argv):
         raise UsageError("plan needs the script as a file, or --wrap: a script on stdin can't be read twice")
@@ -73,22 +102,25 @@ def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[C
     asked = wrapper.ask(call, command, script)
     query = cluster.NodeQuery(wrapper.scontrol_of(call), PATIENCE)
     try:
-        found = wrapper.consider(
+        return wrapper.consider(
             call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=time.monotonic() + PATIENCE, uids=uids,
             seed=seed,
         )  # fmt: skip
+    except RefusedError as err:
+        raise RequestError(_refusal(err, call.argv)) from err
     except RequestError as err:
         raise RequestError(f"passed through: {err}") from err
     finally:
         cluster.end(asked)
         query.end()
-    if found is None:
-        rules = Settings.from_mapping(scores.settings)
-        raise RequestError(
-            f"passed through: not ours (mode {rules['steer.mode']}; [match] wants {rules['match.min_nodes']} nodes or more, "
-            "or another of its rules)"
-        )
-    return found
+
+
+def _refusal(err: RefusedError, argv: Sequence[str]) -> str:
+    """What sbatch itself says against the call: what is no row of its list of options."""
+    lines = [line for line in err.said.split("\n") if line.strip() and not line.startswith("sbatch: ")]
+    lines = [line for line in err.said.split("\n") if line.startswith("sbatch: error: ")] or lines or [f"nothing ({err})"]
+    own = "; options of plan itself stand before those of sbatch" if any(w.partition("=")[0] in OWN for w in argv) else ""
+    return f"sbatch refuses this: {wrapper.printable(' '.join(lines))}{own}"
 
 
 def text(case: Case, decision: Decision, why: str) -> str:
@@ -97,13 +129,17 @@ def text(case: Case, decision: Decision, why: str) -> str:
         "pass": "passed through", "avoid": "some nodes left out", "steer": "confined to a drawn pool",
         "control": "left untouched, to compare others with",
     }  # fmt: skip
+    watched = case.settings["steer.mode"] == "observe" and decision.action != "pass"
     lines = [f"{words[decision.action]}: {decision.reason}", f"ours by: {why}"]
+    if watched:
+        lines.insert(0, "mode observe: the job stays as it is; in another mode it would be:")
     lines.append(f"mode {case.settings['steer.mode']}, method {case.scores.method}, scores {case.scores.id}")
     if decision.pool:
         lines.append(f"pool: {hostlist.fold(decision.pool)} ({_demand(decision)}, cost rank {decision.rank:.2f})")
+        lines += [rank_words(decision.rank)] if case.scores.method == "attributed" else []
     added = wrapper.arguments(case, decision)
     if added:
-        lines.append("added: " + " ".join(added))
+        lines.append(("would be added: " if watched else "added: ") + " ".join(added))
     lines += [f"note: {wrapper.printable(error)}" for error in case.directives.errors]
     if decision.candidates:
         lines += ["", f"{'NODE':<16} {'FREE_MIB':>9} {'FIT':>6} {'CAPABILITY':>10} {'PROBABILITY':>11}  NOW"]
@@ -120,7 +156,8 @@ def _row(c: Candidate, decision: Decision) -> str:
     notes = [c.against] if c.against else []
     notes += ["drawn"] if c.name in decision.pool else ["left out"] if c.name in decision.excludes and not decision.pool else []
     now = "yes" if c.startable else "no"
-    numbers = f"{c.name:<16} {c.capacity:>9.0f} {c.fit:>6.2f} {capability:>10} {c.probability:>11.4f}"
+    chance = f"{c.probability:.4f}" if decision.pool else "-"  # without a draw there is none
+    numbers = f"{c.name:<16} {c.capacity:>9.0f} {c.fit:>6.2f} {capability:>10} {chance:>11}"
     return f"{numbers}  {now:<4} {' '.join(notes)}".rstrip()
 
 

@@ -1,8 +1,8 @@
 """What workhorse_cli_filter.lua asks in a child process: the wrapper's decision for options that Slurm has parsed itself.
 
 The request comes as hexadecimal digits of Slurm's own JSON of the options, so that no user data ever meets a shell. The
-answer is `key=value` lines between a first and an end line, or `pass` and the end line; without the end line something of
-ours is broken: Lua sets nothing, and counts it.
+answer is `+key=value` lines and `#notes` for a terminal between a first and an end line, or `pass` and the end line;
+without the end line something of ours is broken: Lua sets nothing, and counts it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,22 @@ def main(words: Sequence[str]) -> None:
         return
     except (WorkhorseError, ValueError):  # what the user asks for can't be understood
         made = None
-    _tell([f"+{word[2:]}" for word in added])
     if made is None:
+        _tell(())
         return
     case, decision, why = made
+    notes = wrapper.notes(case, decision) if _on_terminal(int(pid)) else []
+    _tell([*(f"+{word[2:]}" for word in added), *(f"#{wrapper.printable(note)}" for note in notes)])
     ms = (time.monotonic() - started) * 1000
     log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
+
+
+def _on_terminal(pid: int) -> bool:
+    """Whether a person sees what the client writes to stderr; tools read it."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/2").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+    except OSError:
+        return False
 
 
 def _tell(lines: Sequence[str]) -> None:

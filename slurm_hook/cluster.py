@@ -12,7 +12,7 @@ import select
 import time
 
 from . import nodeinfo
-from .errors import RequestError, SlurmError
+from .errors import RefusedError, SlurmError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -243,8 +243,8 @@ def start_sbatch(sbatch: str, argv: Sequence[str], stdin: int | None = None) -> 
 def options_of(started: Started, blocks: int, deadline: float, found: Callable[[str], None] | None = None) -> str:
     """sbatch's print-out of its options; sbatch is ended when as many blocks as expected are complete.
 
-    found: is told Slurm's library as soon as sbatch has it. Raises RequestError when sbatch ended before (its own message
-    is for the real submission to show).
+    found: is told Slurm's library as soon as sbatch has it. Raises RefusedError when sbatch ended before: its own
+    message is for the real submission to show.
     """
 
     from .request import complete_blocks  # noqa: PLC0415 - sbatch is at work by now
@@ -258,7 +258,7 @@ def options_of(started: Started, blocks: int, deadline: float, found: Callable[[
 
     text = _finish(started, deadline, enough)
     if complete_blocks(text) < blocks:
-        raise RequestError("sbatch printed fewer option blocks than expected")
+        raise RefusedError("sbatch printed fewer option blocks than expected", text)
     return text
 
 

@@ -47,6 +47,14 @@ class RequestError(WorkhorseError):
     """sbatch's print-out of its options was not what was expected: pass the call through."""
 
 
+class RefusedError(RequestError):
+    """sbatch itself can't make anything of a call; `said`: its own words, control characters and all."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
+
+
 class PlacementError(WorkhorseError):
     """No set of nodes can hold the task."""
 

@@ -41,7 +41,7 @@ class CommandLine(Record):
     """script: position of the script among the arguments, their number where there is none (--wrap or stdin); insert:
     where an option can be put that comes after all others (before a `--`); sets: long names of the options that the
     arguments set, all components together; known: every option was in the table; components: as many as `:` makes;
-    wrapped: there is a --wrap."""
+    wrapped: there is a --wrap; quiet: positions of the words that say --quiet, which sbatch refuses beside --verbose."""
 
     script: int
     insert: int
@@ -49,11 +49,13 @@ class CommandLine(Record):
     known: bool
     components: int
     wrapped: bool
+    quiet: tuple[int, ...] = ()
 
 
 def read(argv: Sequence[str]) -> CommandLine:
     """The command line by the table above. Never raises: what it can't tell is said by `known`."""
     sets: set[str] = set()
+    quiet: list[int] = []
     known, components, i, dashes = True, 1, 0, 0
     while i < len(argv):
         word = argv[i]
@@ -67,17 +69,21 @@ def read(argv: Sequence[str]) -> CommandLine:
             name = _long_name(word[2:].partition("=")[0])
             known = known and name != ""
             sets.add(name)
+            if name == "quiet":
+                quiet.append(i)
             if name in LONG_VALUE and "=" not in word:
                 i += 1
         elif word.startswith("-") and len(word) > 1:
             takes_next, names = _short(word[1:])
             sets.update(names)
+            if not word.strip("-Q"):
+                quiet.append(i)
             i += takes_next
         else:
             break
         i += 1
     script = min(i, len(argv))
-    return CommandLine(script, script - dashes, frozenset(sets), known, components, "wrap" in sets)
+    return CommandLine(script, script - dashes, frozenset(sets), known, components, "wrap" in sets, tuple(quiet))
 
 
 def _long_name(word: str) -> str:

@@ -36,6 +36,8 @@ SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_SCRIPT = 8 * 1024 * 1024
 MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
 ELF = b"\x7fELF"
+MODES = ("off", "observe", "avoid", "steer")  # each does more than the one before
+VARIABLE = "WORKHORSE_MODE"
 
 
 class Call(Record):
@@ -127,7 +129,7 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     added = () if mode == "observe" else arguments(case, decision)
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
-    text = _text(added if applied else (), position or 0, decision, mode, case)
+    text = _text(added if applied else (), position or 0, [] if command.quiet else notes(case, decision), case)
     ms = (time.monotonic() - started) * 1000
     return text, lambda: log_line(case, decision, why, by="wrapper", applied=applied, ms=ms)
 
@@ -222,8 +224,11 @@ def judge(
     from .config import Settings  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
-    if settings["steer.mode"] == "off":
+    mode = mode_of(settings["steer.mode"])
+    if mode == "off":
         return None
+    if mode != settings["steer.mode"]:
+        settings = settings.replace(steer__mode=mode)
     if not all(request.nodes_given for request in requests):
         scores = scores._replace(nodes=nodes())
     why = _match(requests, told, settings, scores)
@@ -242,6 +247,20 @@ def judge(
         seed=_seed() if seed is None else seed,
     )  # fmt: skip
     return case, decide.decide(case), why
+
+
+def mode_of(site: str) -> str:
+    """The site's mode, or the weaker one that the user's WORKHORSE_MODE names."""
+    wanted = os.environ.get(VARIABLE, "").lower()
+    return wanted if wanted in MODES[: MODES.index(site)] else site
+
+
+def wrong_mode() -> str:
+    """What to tell a user whose WORKHORSE_MODE is no mode, "" where there is nothing to tell."""
+    wanted = os.environ.get(VARIABLE, "")
+    if not wanted or wanted.lower() in MODES:
+        return ""
+    return f"{VARIABLE}={wanted[:40]} is ignored: write one of {', '.join(MODES)}"
 
 
 def _check_excludes(requests: Sequence[Request], nodes: Mapping[str, Node]) -> None:
@@ -298,8 +317,9 @@ def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     from . import cluster  # noqa: PLC0415
 
     fd = None if command.wrapped or command.script < len(call.argv) else _memory_file(script)
+    argv = [word for i, word in enumerate(call.argv) if i not in command.quiet] if command.known else call.argv
     try:
-        return cluster.start_sbatch(call.sbatch, call.argv, fd)
+        return cluster.start_sbatch(call.sbatch, argv, fd)
     finally:
         if fd is not None:
             os.close(fd)
@@ -423,25 +443,32 @@ def _may_set(word: str) -> bool:
     return word.startswith("-") and any(letter in word for letter in "xwNF")
 
 
-def _text(added: Sequence[str], position: int, decision: Decision, mode: str, case: Case) -> str:
-    notes = [*case.directives.errors, _note(decision, mode)]
+def _text(added: Sequence[str], position: int, told: Sequence[str], case: Case) -> str:
     lines = [f"workhorse 1 {position} {len(added)} {0 if case.requests[0].wait else 1}"]
     lines += [f"+{word}" for word in added]
-    lines += [f"#{printable(note)}" for note in notes if note]
+    lines += [f"#{printable(note)}" for note in told]
     return "\n".join([*lines, "end", ""])
 
 
+def notes(case: Case, decision: Decision) -> list[str]:
+    """What the user is told on a terminal."""
+    found = (*case.directives.errors, wrong_mode(), _note(decision, case.settings["steer.mode"]))
+    return [note for note in found if note]
+
+
 def _note(decision: Decision, mode: str) -> str:
+    """What is done to the job; nothing where we only observe, as nobody's job is another then."""
     from . import hostlist  # noqa: PLC0415
 
-    would = "would have " if mode == "observe" else ""
+    if mode == "observe":
+        return ""
     if decision.total and not decision.pool:
-        counted = f"{would}asked for {decision.nodes} nodes: a demand of {decision.total:.0f} MiB" if decision.nodes else ""
+        counted = f"asked for {decision.nodes} nodes: a demand of {decision.total:.0f} MiB" if decision.nodes else ""
         return counted or decision.reason
     if decision.action == "steer":
-        return f"{would}chosen {hostlist.fold(decision.pool)} of {len(decision.candidates)} nodes"
+        return f"chosen {hostlist.fold(decision.pool)} of {len(decision.candidates)} nodes"
     if decision.action == "avoid":
-        return f"{would}left out {hostlist.fold(decision.excludes)} ({decision.reason})"
+        return f"left out {hostlist.fold(decision.excludes)} ({decision.reason})"
     return ""
 
 

@@ -116,6 +116,7 @@ function M.pre_submit(options, offset)
     for _, key in ipairs({ "exclude", "nodes", "comment" }) do
         if set[key] then options[key] = set[key] end
     end
+    for note in answer:gmatch("\n#([^\n]+)") do io.stderr:write("workhorse: ", note, "\n") end
 end
 
 return M

@@ -108,7 +108,8 @@ end
 local function opted_out(job)
     local script = job.script
     if not script then return false end
-    if job.environment and job.environment.WORKHORSE_MODE == "off" then return true end
+    local mode = job.environment and (job.environment.WORKHORSE_MODE or ""):lower()
+    if mode == "off" or mode == "observe" then return true end
     local off = false
     if not script:find("\n#WORKHORSE", 1, true) then return false end
     for line in (script:sub(1, 65536) .. "\n"):gmatch("(.-)\n") do

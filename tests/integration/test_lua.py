@@ -81,6 +81,18 @@ def test_directives_of_the_script(sandbox, wrapped, submit):
     assert job["NumNodes"].split("-")[0] == str(len(left)) and len(left) > 1 and mark.parse(job["Comment"].strip()).stage == "a"
 
 
+def test_a_person_is_told_of_wrong_directives(sandbox, wrapped):
+    wrapped.publish("steer", bad=BAD)
+    path = sandbox.write_script("#!/bin/bash\n#WORKHORSE stge=\x1b[2Jx stage=a\ntrue\n")
+    call = f"sbatch -N4 --hold {path}"
+    done = sandbox.run(["script", "-qec", call, "/dev/null"], user="alice", env=wrapped.cli_filter())
+    assert "workhorse: #WORKHORSE" in done.stdout and "is ignored" in done.stdout and "workhorse: chosen gpu" in done.stdout
+    assert "\x1b" not in done.stdout
+    plain = sandbox.run(["sbatch", "-N4", "--hold", path], user="alice", env=wrapped.cli_filter())
+    assert plain.stderr == ""
+    sandbox.run(["scancel", "-u", "alice"])
+
+
 def test_srun_and_salloc_and_a_step_inside(sandbox, wrapped):
     wrapped.publish("steer", bad=BAD)
     env = wrapped.cli_filter()
@@ -300,7 +312,7 @@ def test_job_submit_leaves_alone(ask, args, more):
         ("", {"WORKHORSE_MODE": "off"}, True), ("#WORKHORSE steer=on", {"WORKHORSE_MODE": "off"}, True),
         ("#WORKHORSE steer=off steer=on", {}, False), ("#WORKHORSE steer=offer", {}, False),
         ("true\n#WORKHORSE steer=off", {}, False), (" #WORKHORSE steer=off", {}, False), ("#WORKHORSEsteer=off", {}, False),
-        ("", {"WORKHORSE_MODE": "steer"}, False),
+        ("", {"WORKHORSE_MODE": "steer"}, False), ("", {"WORKHORSE_MODE": "Observe"}, True),
     ],
 )  # fmt: skip
 def test_job_submit_heeds_who_opts_out(controller, lines, env, left_alone):

@@ -21,9 +21,9 @@ def wrapped(sandbox: Sandbox) -> Wrapped:
 
 @pytest.fixture
 def plan(sandbox: Sandbox, wrapped: Wrapped):
-    def run(*args: str, ok: bool | None = True) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, ok: bool | None = True, env_more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "slurm_hook.cli", "plan", "--scores", wrapped.public, "--sbatch", REAL, *args]
-        env = {**sandbox.env, "PYTHONPATH": str(ROOT)}
+        env = {**sandbox.env, "PYTHONPATH": str(ROOT), **(env_more or {})}
         done = subprocess.run(
             [str(w) for w in argv], env=env, capture_output=True, text=True, timeout=60, cwd="/tmp", check=False
         )
@@ -84,7 +84,52 @@ def test_modes_and_reasons(wrapped, plan):
     wrapped.publish("steer", bad=BAD, steer__control_share=0.9)
     told = [plan("--seed", str(seed), "-N4", "--wrap=true").stdout.split("\n")[0] for seed in range(1, 5)]
     assert "left untouched, to compare others with: control group" in told
-    assert "not ours" in plan("-N1", "--wrap=true", ok=False).stderr
+    assert plan("-N1", "--wrap=true").stdout.startswith("passed through: not ours (mode steer; [match] wants 2 nodes")
+    assert json.loads(plan("--json", "-N1", "--wrap=true").stdout)["action"] == "pass"
+
+
+def test_observing_is_told_apart_from_doing(wrapped, plan):
+    wrapped.publish("observe", bad=BAD)
+    told = plan("-N4", "--wrap=true").stdout
+    assert told.startswith("mode observe: the job stays as it is") and "\nwould be added: --exclude" in told
+    wrapped.publish("steer", bad=BAD)
+    told = plan("-N4", "--wrap=true").stdout
+    assert told.startswith("confined to a drawn pool") and "\nadded: --exclude" in told
+
+
+def test_who_has_opted_out_is_told_so(wrapped, plan, tmp_path):
+    wrapped.publish("steer", bad=BAD)
+    for value in ("off", "OFF"):
+        assert plan("-N4", "--wrap=true", env_more={"WORKHORSE_MODE": value}).stdout == "passed through: WORKHORSE_MODE=off\n"
+    assert "mode avoid" in plan("-N4", "--wrap=true", env_more={"WORKHORSE_MODE": "avoid"}).stdout
+    assert "drawn pool" in plan("--mode=steer", "-N4", "--wrap=true", env_more={"WORKHORSE_MODE": "off"}).stdout
+    (tmp_path / "workhorse.toml").touch()
+    (tmp_path / "disable").touch()
+    env = {"WORKHORSE_CONFIG": str(tmp_path / "workhorse.toml")}
+    assert plan("-N4", "--wrap=true", env_more=env).stdout.startswith(
+        f"passed through: {tmp_path}/disable exists; `workhorse enable`"
+    )
+    assert "drawn pool" in plan("--mode=steer", "-N4", "--wrap=true", env_more=env).stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("-N4", "--nosuchoption", "--wrap=true"), "unrecognized option '--nosuchoption'"),
+        (("-N4", "--mem=x", "--wrap=true"), "sbatch refuses this: sbatch: error: "),
+        (("-N", "4", "--seed", "5", "--wrap=true"), "options of plan itself stand before those of sbatch"),
+        (("-N4-2", "--wrap=true"), "sbatch refuses this: sbatch: error: "),
+    ],
+)  # fmt: skip
+def test_what_sbatch_itself_refuses(wrapped, plan, argv, words):
+    wrapped.publish("steer", bad=BAD)
+    done = plan(*argv, ok=False)
+    assert words in done.stderr and "defined options" not in done.stderr, done.stderr
+
+
+def test_a_quiet_call_is_planned_as_another(wrapped, plan):
+    wrapped.publish("steer", bad=BAD)
+    assert plan("-Q", "-N4", "--wrap=true").stdout.startswith("confined to a drawn pool")
 
 
 UNPLANNED = (

@@ -120,6 +120,46 @@ def test_observe_changes_nothing(wrapped, submit):
     assert not excluded(job) and "Comment" not in job
 
 
+@pytest.mark.parametrize(
+    ("value", "left"), [("Off", 16), ("observe", 16), ("avoid", 15), ("steer", 4), ("none", 4), ("", 4)]
+)  # fmt: skip
+def test_a_user_may_name_a_weaker_mode(sandbox, wrapped, submit, value, left):
+    wrapped.publish("steer", bad=BAD)
+    job = submit("-N4", env={"WORKHORSE_MODE": value})
+    assert len(set(sandbox.nodes) - excluded(job)) == left
+    wrapped.publish("avoid", bad=BAD)
+    job = submit("-N4", env={"WORKHORSE_MODE": "steer"})
+    assert len(excluded(job)) == 1, "and none that does more"
+
+
+def test_a_quiet_call_is_steered_too(sandbox, wrapped):
+    wrapped.publish("steer", bad=BAD)
+    done = sandbox.run([str(wrapped.sbatch), "-Q", "-N4", "-J", "quietly", "--hold", "--wrap=true"], user="alice")
+    job = sandbox.job(int(sandbox.run(["squeue", "-h", "-n", "quietly", "-o", "%A"]).stdout))
+    sandbox.run(["scancel", job["JobId"]])
+    assert done.stdout == "" and len(set(sandbox.nodes) - excluded(job)) == 4
+
+
+TOLD = (
+    ("steer", {}, "", "workhorse: chosen gpu"), ("avoid", {}, "", "workhorse: left out gpu"), ("observe", {}, "", ""),
+    ("observe", {}, "#WORKHORSE stge=x", "'stge=x' is ignored"),
+    ("observe", {"WORKHORSE_MODE": "of"}, "", "WORKHORSE_MODE=of is ignored"),
+    ("steer", {"WORKHORSE_MODE": "observe"}, "", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "env", "lines", "words"), TOLD)
+def test_what_a_person_is_told(sandbox, wrapped, mode, env, lines, words):
+    """On a terminal; nothing of what only would be done."""
+    wrapped.publish(mode, bad=BAD)
+    script = sandbox.write_script(SLEEP.format(lines))
+    call = f"{wrapped.sbatch} -N4 --hold {script}"
+    done = sandbox.run(["script", "-qec", call, "/dev/null"], user="alice", env=env)
+    sandbox.run(["scancel", "-u", "alice"])
+    told = [line for line in done.stdout.replace("\r", "").splitlines() if not line.startswith("Submitted")]
+    assert len(told) == bool(words) and words in "".join(told), done.stdout
+
+
 def test_without_dispatch_at_most_avoid(wrapped, submit):
     wrapped.publish("steer", bad=BAD, live=False)
     assert len(excluded(submit("-N4")) & set(BAD)) == 1

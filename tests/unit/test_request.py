@@ -158,6 +158,17 @@ def test_where_the_script_stands(argv, script, insert, sets):
     assert (found.script, found.insert, set(found.sets), found.known) == (script, insert, sets, True)
 
 
+@pytest.mark.parametrize(
+    ("argv", "quiet"),
+    [
+        (["-Q", "-N4", "--quiet", "job.sh", "-Q"], (0, 2)), (["-QQ", "job.sh"], (0,)), (["--qui", "--wrap", "--quiet"], (0,)),
+        (["-J", "-Q", "job.sh"], ()), (["-QN4", "job.sh"], ()), (["-", "-Q"], ()),
+    ],
+)  # fmt: skip
+def test_words_that_say_quiet(argv, quiet):
+    assert options.read(argv).quiet == quiet
+
+
 def test_components_and_unknown_options():
     assert options.read(["-N1", ":", "-N2", "--wrap=x"]).components == 2
     assert not options.read(["--node=2", "job.sh"]).known
