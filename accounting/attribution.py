@@ -15,6 +15,7 @@ from . import trust as trusting
 from .blame import Evidence, Model, Solution, solve
 from .capability import Options
 from .columns import FloatArray, History, sum_by
+from .stretches import Stretches
 from .truncate import until
 
 
@@ -63,12 +64,14 @@ class Attribution:
         return gamma_distribution.sf(hazard, self.solution.shape, scale=1.0 / self.solution.rate)
 
 
-def attribute(history: History, options: Options | None = None, model: Model | None = None) -> Attribution:
-    """Score a history by the attributed method. Same history and `as_of`, same result."""
+def attribute(
+    history: History, options: Options | None = None, model: Model | None = None, past: Stretches | None = None
+) -> Attribution:
+    """Score a history by the attributed method. Same history and `as_of`, same result; past: see `exposure.measure`."""
     options, model = options or Options(), model or Model()
     history = until(history, history.as_of)
     trust = trusting.from_events(history.events, len(history.nodes), history.as_of)
-    measured = exposures.measure(history, options, model.half_life_days, trust)
+    measured = exposures.measure(history, options, model.half_life_days, trust, past)
     ran = failing.attempted(history)
     failures = failing.collect(history, ran, measured.weight)
     events = failing.event_evidence(history, failures)

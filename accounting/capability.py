@@ -161,14 +161,14 @@ def heavy_groups(
     adjacent = np.diff(heavy, prepend=heavy[0]) == 1  # no lighter task between
     adjacent &= np.diff(node[heavy], prepend=-1) == 0
     run = np.cumsum(~adjacent)
-    latest = _running_latest(run, end[heavy])
+    latest = running_latest(run, end[heavy])
     gap = np.zeros(len(heavy))
     gap[1:] = start[heavy][1:] - latest[:-1]
     first = np.flatnonzero(~adjacent | (gap > max_gap))
     return heavy, first, np.diff(first, append=len(heavy))
 
 
-def _running_latest(run: np.ndarray, end: FloatArray) -> FloatArray:
+def running_latest(run: np.ndarray, end: FloatArray) -> FloatArray:
     """Largest end so far within each run. A gap inside a run needs no fresh start: what follows it ends later anyway.
 
     One pass: the run number in the high bits, milliseconds in the low ones, so that an earlier run never wins.

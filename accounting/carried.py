@@ -1,4 +1,4 @@
-"""What one nightly run leaves to the next: the heavy threshold, found anew every 30 days.
+"""What one nightly run leaves to the next: the heavy threshold, found anew every 30 days, and sums of settled stretches.
 
 A threshold that moves a little each night would let a node's groups change because of other nodes' tasks.
 """
@@ -6,6 +6,9 @@ A threshold that moves a little each night would let a node's groups change beca
 from __future__ import annotations
 
 from typing import Any
+
+from .settled import writing
+from .stretches import Stretches, none, pack, unpack
 
 KEEP = 30 * 86400.0
 
@@ -22,13 +25,23 @@ def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
 
 def keep_threshold(db: Any, cluster: str, method: str, as_of: float, value: float) -> None:
     """Remember a threshold just found, in a transaction of its own."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with writing(db):
         db.execute(
             "INSERT OR REPLACE INTO carried SELECT id, ?, ?, ? FROM clusters WHERE name = ?",
             (f"heavy_threshold/{method}", value, int(as_of), cluster),
         )
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
+
+
+def past(db: Any, cluster: str) -> Stretches:
+    """The settled stretches that the last run left, perhaps none."""
+    row = db.execute(
+        "SELECT s.data FROM stretches s JOIN clusters k ON k.id = s.cluster_id WHERE k.name = ?", (cluster,)
+    ).fetchone()
+    return none([]) if row is None else unpack(row[0])
+
+
+def keep_past(db: Any, cluster: str, rows: Stretches) -> None:
+    """Leave these to the next run, in a transaction of its own."""
+    data = pack(rows)
+    with writing(db):
+        db.execute("INSERT OR REPLACE INTO stretches SELECT id, ? FROM clusters WHERE name = ?", (data, cluster))

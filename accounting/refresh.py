@@ -14,6 +14,7 @@ from . import carried, progress, publish, settled
 from .history import load_history, window_of
 from .nodes import present
 from .scoring import score_history
+from .stretches import none
 
 STEPS = 3
 COST_DAYS = 30.0  # jobs of this many days make the percentiles of the cost rank
@@ -62,9 +63,12 @@ def run(
     step("scoring")
     method = settings.scoring.method
     threshold = carried.threshold(db, cluster, method, moment)
-    table = score_history(history, settings, threshold=threshold)
+    past = carried.past(db, cluster) if not full else none([]) if write else None
+    table = score_history(history, settings, threshold=threshold, past=past)
     if write and threshold is None and not settings.scoring.heavy_threshold and len(history.tasks):
         carried.keep_threshold(db, cluster, method, moment, table.heavy_threshold)
+    if write and table.past is not None:
+        carried.keep_past(db, cluster, table.past)
     step("publishing" if write else "putting together")
     scores = publish.build(
         table, present(db, cluster), settings, cluster=cluster, created=now, cost_quantiles=cost_quantiles(db, cluster, moment)

@@ -230,7 +230,14 @@ def m004_settled(db: Any) -> None:
         db.execute(f"CREATE TRIGGER settled_{what} AFTER {what} ON attempts BEGIN {drop}; END")
 
 
-MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled)
+def m005_stretches(db: Any) -> None:
+    """Sums of settled stretches of nodes' pasts, as one run leaves them to the next; and a way to the few attempts of which
+    Slurm names the node that failed."""
+    db.execute("CREATE TABLE stretches (cluster_id INTEGER PRIMARY KEY REFERENCES clusters(id), data BLOB NOT NULL)")
+    db.execute("CREATE INDEX attempts_failed ON attempts (id) WHERE failed_node IS NOT NULL")
+
+
+MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled, m005_stretches)
 
 
 def migrate(db: Any) -> list[str]:

@@ -14,6 +14,7 @@ from .blame import Model
 from .columns import MARKED_IGNORE, FloatArray, History
 from .groups import worse_groups
 from .lemons import find_lemons
+from .stretches import Stretches
 from .suspects import suspects
 from .trust import marked_now
 
@@ -52,6 +53,7 @@ class ScoreTable:
     rows: tuple[NodeRow, ...]
     heavy_threshold: float
     notes: tuple[str, ...] = ()
+    past: Stretches | None = None  # settled stretches for the next run
 
 
 def options(settings: Settings, carried: float | None = None) -> capability.Options:
@@ -70,20 +72,23 @@ def model(settings: Settings) -> Model:
     return Model(half_life_days=settings.scoring.half_life_days)
 
 
-def score_history(history: History, settings: Settings, *, threshold: float | None = None) -> ScoreTable:
+def score_history(
+    history: History, settings: Settings, *, threshold: float | None = None, past: Stretches | None = None
+) -> ScoreTable:
     """Score every node of the history by the method that the settings name. Same history, same table.
 
     threshold: the heavy threshold of an earlier run, which is kept for a while so that a node's groups don't change
-    because of other nodes' tasks; a fixed one in the settings comes first.
+    because of other nodes' tasks; a fixed one in the settings comes first. past: settled stretches that an earlier run left
+    for the attributed method, with which the table is the same (to rounding) and sooner there.
     """
     chosen = options(settings, threshold)
     if settings.scoring.method == "published":
         return _published(history, chosen)
-    return _attributed(history, chosen, model(settings))
+    return _attributed(history, chosen, model(settings), past)
 
 
-def _attributed(history: History, chosen: capability.Options, constants: Model) -> ScoreTable:
-    scored = attribute(history, chosen, constants)
+def _attributed(history: History, chosen: capability.Options, constants: Model, past: Stretches | None) -> ScoreTable:
+    scored = attribute(history, chosen, constants, past)
     lemon, until = find_lemons(history, scored), suspects(history, scored.failures)
     ignored = marked_now(history.events, MARKED_IGNORE, len(history.nodes), history.as_of)
     own = (scored.exposure.weighted > 0) & ~ignored
@@ -113,7 +118,7 @@ def _attributed(history: History, chosen: capability.Options, constants: Model) 
         *little(len(scored.failures), float(scored.exposure.heavy.sum())),
         *worse_groups(history, scored),
     )
-    return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes)
+    return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes, scored.exposure.past)
 
 
 def little(failures: int, heavy_hours: float) -> tuple[str, ...]:

@@ -64,12 +64,12 @@ def settle(db: Any, window: Window) -> int:
     blocks = set(_blocks(db, window))
     newest = (db.execute("SELECT coalesce(max(id), 0) FROM attempts").fetchone()[0] + 1) >> BLOCK_BITS
     kept = _kept(db, window.cluster_id)
-    with _writing(db):
+    with writing(db):
         gone = [(window.cluster_id, number) for number in kept - blocks]
         db.conn.executemany("DELETE FROM settled WHERE cluster_id = ? AND block = ?", gone)
     missing = sorted(number for number in blocks - kept if number < newest)
     for at in range(0, len(missing), _AT_ONCE):
-        with _writing(db):
+        with writing(db):
             for number in missing[at : at + _AT_ONCE]:
                 rows = _from_rows(db, window._replace(start=-np.inf, as_of=np.inf), number, number)
                 db.execute("INSERT OR REPLACE INTO settled VALUES (?, ?, ?)", (window.cluster_id, number, _packed(rows)))
@@ -78,12 +78,12 @@ def settle(db: Any, window: Window) -> int:
 
 def forget(db: Any, cluster_id: int) -> None:
     """Drop what is kept of a cluster."""
-    with _writing(db):
+    with writing(db):
         db.execute("DELETE FROM settled WHERE cluster_id = ?", (cluster_id,))
 
 
 @contextmanager
-def _writing(db: Any) -> Iterator[None]:
+def writing(db: Any) -> Iterator[None]:
     """A write transaction: all or nothing."""
     db.execute("BEGIN IMMEDIATE")
     try:

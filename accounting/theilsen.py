@@ -7,6 +7,7 @@ work, so that neither one series of 100,000 points nor a million of 500 takes lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -19,12 +20,13 @@ _KEPT = 64  # up to this length the positions of the pairs are kept
 _CHUNK = 2_000_000  # slopes held in memory at a time
 
 
-def slopes(values: FloatArray, first: np.ndarray, size: np.ndarray) -> tuple[FloatArray, int]:
+def slopes(values: FloatArray, first: np.ndarray, size: np.ndarray, bound: int | None = None) -> tuple[FloatArray, int]:
     """Slope over position 0, 1, 2 … of each stretch values[first : first + size]; 0 for stretches under 3 points.
 
-    Returns the slopes (per step) and the bound above which stretches were thinned (0: none was).
+    Returns the slopes (per step) and the bound above which stretches were thinned (0: none was). bound: given where other
+    stretches' pairs count as well.
     """
-    bound = _bound(size)
+    bound = bound or bound_of([float(pairs(size, of).sum()) for of in BOUNDS])
     used = np.minimum(size, bound)
     result = np.zeros(len(size))
     for points in np.unique(used[size >= 3]):
@@ -36,12 +38,15 @@ def slopes(values: FloatArray, first: np.ndarray, size: np.ndarray) -> tuple[Flo
     return result, bound if len(size) and size.max() > bound else 0
 
 
-def _bound(size: np.ndarray) -> int:
-    for bound in BOUNDS:
-        kept = np.minimum(size, bound).astype(np.float64)
-        if (kept * (kept - 1) / 2).sum() <= MAX_PAIRS:
-            return bound
-    return BOUNDS[-1]
+def pairs(size: np.ndarray, bound: int) -> FloatArray:
+    """How many pairs each stretch has when it is thinned to a bound."""
+    kept = np.minimum(size, bound).astype(np.float64)
+    return kept * (kept - 1) / 2
+
+
+def bound_of(total: Sequence[float]) -> int:
+    """The largest of BOUNDS with which all pairs stay under MAX_PAIRS; total: pairs by BOUNDS."""
+    return next((bound for bound, count in zip(BOUNDS, total) if count <= MAX_PAIRS), BOUNDS[-1])
 
 
 def _equal_length(values: FloatArray, first: np.ndarray, size: np.ndarray, points: int) -> FloatArray:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import events, maintenance, nodes, settled
+from accounting import carried, events, maintenance, nodes, refresh, settled
 from accounting.history import load_history, window_of
 from accounting.schema import BLOCK_BITS
 from slurm_hook.config import Settings
@@ -81,7 +81,7 @@ def disturb(draw, made, now, number):
         maintenance.prune(store.db, store.path, now - 20 * DAY)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_nights_give_the_same_as_reading_everything_anew(tmp_path_factory, data):
     made = stores(tmp_path_factory.mktemp("db") / "h.db")
@@ -189,3 +189,33 @@ def test_an_empty_window_has_the_columns_of_any_other(night):
     for some, none in zip(full, empty):
         assert {n: v.dtype for n, v in some.items()} == {n: v.dtype for n, v in none.items()}
         assert all(len(v) == 0 for v in none.values())
+
+
+def test_a_night_gives_the_same_scores_with_and_without_what_was_left(tmp_path):
+    """Five nights; in the last the past has changed. A full run that writes leaves anew what it dropped."""
+    made = stores(tmp_path / "h.db")
+    store = made["c"]
+    made["far"]
+    nodes.save(store, [nodes.NodeSpec(f"n{i}", 8000) for i in (1, 2)], BEGIN, "file")
+    chosen = Settings({"publish.path": str(tmp_path), "scoring.heavy_threshold": 0.5})
+    for day in range(60):
+        at = BEGIN + day * DAY
+        jobs = [(1, 1, 7000), (2, 2, 500), (3, 1, 400), (4, 2, 6000)]
+        put(made, *(
+            row(day * 10 + k, Submit=str(at), Start=str(at + k * 9000), End=str(at + k * 9000 + 8000), NodeList=f"n{n}",
+                AllocTRES=f"mem={mem}M", State="FAILED" if (day + k) % 9 == 0 else "COMPLETED")
+            for k, n, mem in jobs
+        ))  # fmt: skip
+        next_block(store)
+        if day >= 55:
+            if day == 59:
+                put(made, row(202, Submit=str(BEGIN + 20 * DAY), Start=str(BEGIN + 20 * DAY), End=str(BEGIN + 20 * DAY + 99)))
+            usual = refresh.run(store.db, "c", chosen, as_of=at + DAY).scores
+            full = refresh.run(store.db, "c", chosen, as_of=at + DAY, write=False, full=True).scores
+            for name, node in usual.nodes.items():
+                assert node.relative == pytest.approx(full.nodes[name].relative, rel=1e-9)
+                assert node.hazard == pytest.approx(full.nodes[name].hazard, rel=1e-9)
+    before = block(made), len(carried.past(store.db, "c"))
+    assert len(before[0]) > 50 and before[1] > 10
+    refresh.run(store.db, "c", chosen, as_of=at + DAY, full=True)
+    assert (block(made), len(carried.past(store.db, "c"))) == before
