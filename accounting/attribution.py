@@ -135,7 +135,8 @@ def _split_culprits(failures: failing.Failures) -> FloatArray:
 
 
 def _notes(measured: exposures.Exposure, solution: Solution) -> tuple[str, ...]:
-    notes = [*measured.notes, f"prior of the hazards: shape {solution.prior_shape:.2f}, {solution.steps} EM steps"]
+    shape = f"gamma of shape {solution.prior_shape:.2f} (below 1: few nodes have most of the failures)"
+    notes = [*measured.notes, f"prior of the hazards: {shape}, {solution.steps} EM steps"]
     if not solution.converged:
         notes.append(f"the EM stopped after {solution.steps} steps before it settled")
     return tuple(notes)

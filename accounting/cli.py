@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Optional
 
 import click
 
 from slurm_hook.errors import InputError, SlurmError, UsageError, WorkhorseError
 from slurm_hook.hostlist import fold
-from slurm_hook.terminal import one_line, say
+from slurm_hook.terminal import count, one_line, say
 
 from . import collect as collecting
 from . import convert, dump, dump_json, events, nodes, progress, source, times
@@ -51,14 +52,19 @@ def collect(ctx: click.Context, **options: Any) -> None:
       workhorse collect --db history.db --file jobs.psv
     """
     path = database_path(ctx, options["db"])
+    _check_together(options)
     started = time.monotonic()
     if not options["dump_path"]:
         stand_in(ctx.obj)
-    db = connect(path)
-    with collecting.one_at_a_time(path):
+    beside = ""
+    with ExitStack() as files:
+        # before anything is stored: a mistyped name must cost nothing
+        given = None if options["dump_path"] is None else read_dump(ctx.obj, options, files)
+        db = connect(path)
+        files.enter_context(collecting.one_at_a_time(path))
         stores = collecting.Stores(db, path, options["cluster"] or "")
-        if options["dump_path"] is not None:
-            counts = from_dump(ctx.obj, stores, options)
+        if given is not None:
+            counts, beside = from_dump(stores, given)
         else:
             try:
                 counts = from_slurm(ctx.obj, stores, options)
@@ -66,12 +72,26 @@ def collect(ctx: click.Context, **options: Any) -> None:
                 hint = "" if "--file" in str(err) else " (for a dump: workhorse collect --file)"
                 raise SlurmError(f"{err}{hint}") from err
         stores.finish()
-    say(closing_line(stores, counts, time.monotonic() - started))
+    say(closing_line(stores, counts, time.monotonic() - started, beside))
     if not options["dump_path"]:
         renew_suspects(ctx.obj, stores)
     write_metrics(ctx.obj)
     if counts.rejected:
         ctx.exit(3)
+
+
+_OF_SLURM = (("starttime", "-S"), ("no_resume", "--no-resume"))
+_OF_DUMPS = (("fields", "--fields"), ("timezone", "--timezone"), ("nodes_path", "--nodes"), ("events_path", "--events"))
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    """Options that would be passed over in silence. Raises UsageError."""
+    dumped = options.get("dump_path") is not None
+    for key, name in _OF_SLURM if dumped else _OF_DUMPS:
+        if options.get(key):
+            raise UsageError(
+                f"{name}: " + ("is for a running Slurm, not for --file" if dumped else "is for a dump; name it with --file")
+            )
 
 
 def stand_in(settings: Any) -> None:
@@ -114,15 +134,15 @@ def write_metrics(settings: Any) -> None:
         say(f"workhorse: {err}", err=True)
 
 
-def closing_line(stores: collecting.Stores, counts: Counts, seconds: float) -> str:
-    """What a run did, in one line."""
+def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, beside: str = "") -> str:
+    """What a run did, in one line. beside: what else was read."""
     names = one_line(", ".join(sorted(stores.all))) or stores.default
     line = (
         f"cluster {names}: {counts.attempts} attempts read, {counts.new} new, {counts.changed} changed,"
-        f" {counts.tasks} tasks written in {seconds:.1f} s"
+        f" {counts.tasks} tasks written{beside} in {seconds:.1f} s"
     )
     if counts.rejected:
-        line += f"; {counts.rejected} rows set aside, see the table rejects"
+        line += f"; {count(counts.rejected, 'row')} set aside, see the table rejects (first: {one_line(stores.reason)})"
     return line
 
 
@@ -192,27 +212,45 @@ def _stretch(settings: Any, store: Store, options: dict[str, Any], now: int) -> 
     return backfill.start, end, backfill
 
 
-def from_dump(settings: Any, stores: collecting.Stores, options: dict[str, Any]) -> Counts:
-    """Collect from a dump, with inventory and events from files or none."""
-    path = options["dump_path"]
-    stores.default = stores.default or "cluster"
-    rejects: list[Reject] = []
+Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]
+
+
+class Given(NamedTuple):
+    """An open dump: its columns, its rows as they are read, what of them is set aside, and the files that came with it."""
+
+    path: str
+    header: Sequence[str]
+    rows: Iterable[list[str]]
+    rejects: list[Reject]
+    zone: convert.Times
+    beside: Beside
+
+
+def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given:
+    """Open a dump and read what came with it; `files` closes it. Raises InputError and UsageError."""
+    path, rejects = options["dump_path"], list[Reject]()
     zone = times.zone(options["timezone"])
-    beside = _read_files(settings, options, zone)  # before anything is stored: a mistyped name must cost nothing
-    with dump.open_dump(path) as file:
-        if _is_json(file):
-            header, rows = dump_json.HEADER, dump_json.rows(dump_json.load(file, path), rejects.append)
-        else:
-            fields = options["fields"].split(",") if options["fields"] else ()
-            text = _dump(file, path, options["delimiter"], fields)
-            header, rows = text.header, text.rows(rejects.append)
-        counts = collecting.store_rows(stores, header, progress.counted("dump", rows), source=path, times=zone)
-    counts += collecting.keep_rejects(stores, path, rejects)
+    beside = _read_files(settings, options, zone)
+    file = files.enter_context(dump.open_dump(path))
+    if _is_json(file):
+        rows = dump_json.rows(dump_json.load(file, path), rejects.append)
+        return Given(path, dump_json.HEADER, rows, rejects, zone, beside)
+    fields = options["fields"].split(",") if options["fields"] else ()
+    text = _dump(file, path, options["delimiter"], fields)
+    return Given(path, text.header, text.rows(rejects.append), rejects, zone, beside)
+
+
+def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, str]:
+    """Collect from a dump, with inventory and events from files or none; in words what these held."""
+    path = given.path
+    stores.default = stores.default or "cluster"
+    counts = collecting.store_rows(stores, given.header, progress.counted("dump", given.rows), source=path, times=given.zone)
+    counts += collecting.keep_rejects(stores, path, given.rejects)
     if not counts.attempts and not counts.rejected:
         say(f"workhorse: {path}: no rows: nothing was read", err=True)
-    _add_files(stores, beside)
+    words = _add_files(stores, given.beside)
     _tell_of_the_future(stores)
-    return counts
+    return counts, words
 
 
 def _tell_of_the_future(stores: collecting.Stores) -> None:
@@ -242,9 +280,6 @@ def _is_json(file: Any) -> bool:
     return file.buffer.peek(64).lstrip()[:1] == b"{"
 
 
-Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]
-
-
 def _read_files(settings: Any, options: dict[str, Any], zone: convert.Times) -> Beside:
     """Inventory and events that came beside the dump; None where they did not. Raises InputError."""
     inventory, path = options["nodes_path"], options["events_path"]
@@ -262,8 +297,8 @@ def _read_files(settings: Any, options: dict[str, Any], zone: convert.Times) -> 
     return specs, found
 
 
-def _add_files(stores: collecting.Stores, beside: Beside) -> None:
-    """Keep what came beside the dump; nodes without inventory get the size that their tasks show."""
+def _add_files(stores: collecting.Stores, beside: Beside) -> str:
+    """Keep what came beside the dump; nodes without inventory get the size that their tasks show. Returns what to say."""
     specs, found = beside
     named = list(stores.all.values()) or [stores[""]]
     if (specs is not None or found is not None) and len(named) > 1:
@@ -274,3 +309,5 @@ def _add_files(stores: collecting.Stores, beside: Beside) -> None:
         events.save(named[0], found)
     for store in named:
         nodes.infer(store)
+    words = "" if specs is None else f", {count(len(specs), 'node')}"
+    return words if found is None else f"{words}, {count(len(found), 'node event')}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slurm_hook.errors import UsageError
-from slurm_hook.terminal import say
+from slurm_hook.terminal import count, one_line, say
 
 from . import collect as collecting
 from . import dump, events, progress, times
@@ -113,10 +113,10 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         classify = events.Reasons(ctx.obj["events.reasons"])
         known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
         read = events.parse_import(lines, classify, rejects.append, known)
-        count = events.save(store, progress.counted("import", read))
+        kept = events.save(store, progress.counted("import", read))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
-    aside = f"; {rejected} lines set aside, see the table rejects" if rejected else ""
-    say(f"cluster {store.cluster}: {count} events read{aside}")
+    aside = f"; {count(rejected, 'line')} set aside, see the table rejects (first: {rejects[0].reason})" if rejected else ""
+    say(one_line(f"cluster {store.cluster}: {count(kept, 'event')} read{aside}"))
     if rejected:
         ctx.exit(3)

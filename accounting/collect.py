@@ -57,6 +57,7 @@ class Stores:
     def __init__(self, db: sqlite_utils.Database, path: str, default: str) -> None:
         self._db, self._path, self.default = db, path, default
         self.all: dict[str, Store] = {}
+        self.reason = ""  # why the first row was set aside
 
     def __getitem__(self, cluster: str) -> Store:
         name = cluster or self.default
@@ -125,6 +126,7 @@ def keep_rejects(stores: Stores, source: str, rejects: list[records.Reject]) -> 
     """Write what was set aside and empty the list."""
     count = len(rejects)
     if count:
+        stores.reason = stores.reason or rejects[0].reason
         stores.first.add_rejects(source, rejects, int(time.time()))
         rejects.clear()
     return Counts(rejected=count)

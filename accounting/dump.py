@@ -12,12 +12,21 @@ from io import TextIOWrapper
 from typing import IO
 
 from slurm_hook.errors import InputError
+from slurm_hook.terminal import one_line
 
 from . import records
 from .repair import ID, Fitter
 
 _MAX_LINES = 200  # no row is spread over more
 _BLOCK = 1 << 18
+_NO_TEXT = (  # how a file begins that some program has to read first
+    (b"\x1f\x8b", "compressed; give it through a pipe: `zcat"),
+    (b"BZh", "compressed; give it through a pipe: `bzcat"),
+    (b"\xfd7zXZ", "compressed; give it through a pipe: `xzcat"),
+    (b"\x28\xb5\x2f\xfd", "compressed; give it through a pipe: `zstdcat"),
+    (codecs.BOM_UTF16_LE, "UTF-16, as PowerShell writes it; give it through a pipe: `iconv -f UTF-16 -t UTF-8"),
+    (codecs.BOM_UTF16_BE, "UTF-16, as PowerShell writes it; give it through a pipe: `iconv -f UTF-16 -t UTF-8"),
+)
 _KNOWN = frozenset(n.lower() for f in records.FIELDS for n in (f.name, *f.instead))
 
 
@@ -31,10 +40,15 @@ def open_dump(path: str) -> TextIOWrapper:
     try:
         source = 0 if path == "-" else path
         file = open(source, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=path != "-")  # noqa: SIM115
-        if file.buffer.peek(3).startswith(codecs.BOM_UTF8):  # type: ignore[attr-defined]
+        begin = file.buffer.peek(8)  # type: ignore[attr-defined]
+        if begin.startswith(codecs.BOM_UTF8):
             file.buffer.read(3)
     except OSError as err:
         raise InputError(f"{path}: can't be read ({err.strerror}); name a dump that can, or - for stdin") from err
+    for magic, what in _NO_TEXT:
+        if begin.startswith(magic):
+            file.close()
+            raise InputError(f"{path}: {what} {path} | workhorse … -`")
     return file
 
 
@@ -213,7 +227,8 @@ def _check_header(header: Sequence[str], delimiter: str) -> None:
     if not any(header):
         raise InputError(f"empty, or without a header; save it with `sacct -P`, or {mend}")
     if not names & {"jobid", "jobidraw"}:
-        raise InputError(f"no field JobIDRaw or JobID at delimiter {delimiter!r} in {delimiter.join(header)[:60]!r}; {mend}")
+        begin = one_line(delimiter.join(header)[:60])
+        raise InputError(f"no field JobIDRaw or JobID at delimiter {delimiter!r} in '{begin}'; {mend}")
     missing = [name for name in ("Submit", "State", "NodeList") if name.lower() not in names]
     if missing:
         raise InputError(f"no field {', '.join(missing)}; save it with these among the fields of `sacct -P -o`")

@@ -251,6 +251,8 @@ class Reader:
         start, end, elapsed, flags = self._times(begin, finish, lasted, state)
         tres: convert.Tres = self._tres[tres_text]
         cpus, nnodes = self._number[cpu_text], self._number[allocated] or 0
+        if cpus is None:  # a dump without AllocCPUS
+            cpus = tres.cpus
         code, signal = self._code[exit_text]
         derived, derived_signal = self._code[derived_text]
         mem = tres.mem_mib

@@ -28,8 +28,8 @@ MAX_HOSTS = 65_536  # Slurm takes as many in one range and refuses more
 
 def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
     """Open the history (made 0600 when new), migrated, WAL, foreign keys on. Raises StoreError with the mend."""
-    if not create and not os.path.exists(path):
-        raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
+    if not create:
+        _refuse_none(path)
     try:
         _make_private(path)
         conn = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
@@ -51,8 +51,7 @@ def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
 
 def connect_to_read(path: str) -> sqlite_utils.Database:
     """Open the history to look only: on a read-only copy, a full disk or beside a collector. Raises StoreError."""
-    if not os.path.exists(path):
-        raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
+    _refuse_none(path)
     try:
         conn = look_at(path, BUSY_SECONDS)
         _refuse_foreign(conn, path)
@@ -89,6 +88,18 @@ def the_cluster(db: Any, path: str, asked: str | None) -> str:
     return known[0]
 
 
+def _refuse_none(path: str) -> None:
+    """A file without a byte in it is no history either, and none is made of it by who only wants to read."""
+    try:
+        if os.stat(path).st_size:
+            return
+    except FileNotFoundError:
+        pass
+    except OSError as err:
+        raise StoreError(explain(path, err)) from err
+    raise StoreError(f"{path}: no history yet; run `workhorse collect` first, or name another with --db")
+
+
 def _refuse_newer(db: Any, path: str) -> None:
     newer = schema.unknown(db)
     if newer:
@@ -111,8 +122,8 @@ def _applied(db: Any) -> int:
 def _make_private(path: str) -> None:
     """Other users' job names are in it: only its owner may read it."""
     folder = os.path.dirname(path)
-    if folder:
-        os.makedirs(folder, mode=0o755, exist_ok=True)  # the published files may lie below it; the history is 0600
+    if folder and not os.path.isdir(folder):  # a mistyped path must not become a folder
+        raise StoreError(f"{path}: there is no folder {folder}; make it, or name another file with --db or [history] path")
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         hand_over(descriptor, folder or ".")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 def _number(value: float | None, form: str = ".3g") -> str:
+    if value is not None and 1000 <= abs(value) < 1e9:  # hours as people write them, no powers of ten
+        form = ".0f"
     return "-" if value is None else format(value, form)
 
 

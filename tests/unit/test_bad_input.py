@@ -1,6 +1,9 @@
 """What dumps, JSON files and imports can hold: one odd row costs that row, and is told."""
 
+import bz2
+import gzip
 import json
+import lzma
 import time
 
 import pytest
@@ -64,7 +67,7 @@ def test_json_at_large(run, tmp_path):
     half = json.dumps({**JOB, "job_id": 3, "name": "\ud800x"})
     path.write_bytes(b"\xef\xbb\xbf" + f'{{"meta": [], "jobs": [{huge}, {half}, {json.dumps(JOB)}]}}'.encode())
     code, out, err = run("collect", "--file", path)
-    assert (code, err) == (3, "") and "2 new" in out and "1 rows set aside" in out
+    assert (code, err) == (3, "") and "2 new" in out and "1 row set aside" in out
     names = store.connect(str(tmp_path / "h.db")).execute("SELECT job_id, job_name FROM job_history ORDER BY 1").fetchall()
     assert names == [(1, "n"), (3, "\ufffdx")]
 
@@ -118,18 +121,79 @@ def dumped(**fields):
 NO_NODES = [name for name in dump_json.HEADER if name != "NodeList"]
 DUMPS = [
     # text of the dump, exit code, words on stdout or stderr
-    (dumped(NodeList="n[1-100001]"), 3, "1 rows set aside"),
-    (dumped(Submit="999999999999999999"), 3, "1 rows set aside"),
-    (dumped(AllocTRES="cpu=1,mem=1E"), 3, "1 rows set aside"),
-    (dumped(AllocTRES="cpu=1,gres/gpu=100000000000000"), 3, "1 rows set aside"),
+    (
+        dumped(NodeList="n[1-100001]"),
+        3,
+        "1 row set aside, see the table rejects (first: node list 'n[1-1000",
+    ),
+    (dumped(Submit="999999999999999999"), 3, "1 row set aside"),
+    (dumped(AllocTRES="cpu=1,mem=1E"), 3, "1 row set aside"),
+    (dumped(AllocTRES="cpu=1,gres/gpu=100000000000000"), 3, "1 row set aside"),
     (dumped(End=str(int(time.time()) + 7200)), 0, "--timezone"),
-    (dumped(Cluster="c\x1b[2J"), 3, "1 rows set aside"),
+    (dumped(Cluster="c\x1b[2J"), 3, "1 row set aside"),
     (text_of(), 0, "no rows"),
     (text_of(["1", "1", "c"], header=["JobIDRaw", "JobID", "Cluster"]), 1, "Submit"),
     (text_of(*[["7"] * len(NO_NODES)], header=NO_NODES), 1, "NodeList"),
     ("", 1, "empty"),
     ("\x00\x01binary\n", 1, "JobIDRaw"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (gzip.compress(dumped().encode()), "compressed; give it through a pipe: `zcat "),
+        (lzma.compress(dumped().encode()), "compressed; give it through a pipe: `xzcat "),
+        (bz2.compress(dumped().encode()), "compressed; give it through a pipe: `bzcat "),
+        (dumped().encode("utf-16"), "UTF-16, as PowerShell writes it; give it through a pipe: `iconv "),
+        (b"\x89PNG\x00", "in '\\x89PNG\\x00'"),
+        (b"NodeName=n1\n", "no field JobIDRaw or JobID at delimiter '|' in 'NodeName=n1'"),
+        (text_of(["1", "1"], header=["JobIDRaw", "JobID"]).encode(), "no field Submit, State, NodeList"),
+    ],
+)
+def test_what_is_no_dump_is_told_and_leaves_nothing(run, tmp_path, data, words):
+    (tmp_path / "dump").write_bytes(data)
+    code, _, err = run("collect", "--file", tmp_path / "dump")
+    assert (code, words in err) == (1, True), err
+    assert not list(tmp_path.glob("h.db*"))
+
+
+def test_a_mistyped_history_becomes_no_folder_and_no_database(run, tmp_path):
+    (tmp_path / "dump").write_text(dumped())
+    code, _, err = run("collect", "--file", tmp_path / "dump", "--db", tmp_path / "no" / "h.db")
+    assert code == 1 and f"there is no folder {tmp_path}/no" in err and not (tmp_path / "no").exists()
+    (tmp_path / "empty").touch()
+    for command in (["score"], ["lemons"], ["mark", "n1", "bad"], ["db", "vacuum"], ["import", tmp_path / "dump"], ["backtest"]):
+        code, _, err = run(*command, "--db", tmp_path / "empty")
+        assert code == 1 and "no history yet" in err, command
+    assert (tmp_path / "empty").stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "n"], "--nodes: is for a dump; name it with --file"),
+        (["--timezone", "UTC"], "--timezone: is for a dump"),
+        (["--file", "dump", "-S", "now-1days"], "-S: is for a running Slurm, not for --file"),
+    ],
+)
+def test_options_that_do_nothing_together_are_refused(run, options, words):
+    code, _, err = run("collect", *options)
+    assert code == 2 and words in err
+
+
+def test_the_closing_line_tells_what_was_read(run, tmp_path):
+    """CPUs come from AllocTRES where the dump has no AllocCPUS, as in the README's."""
+    (tmp_path / "dump").write_text(dumped(AllocCPUS=""))
+    (tmp_path / "nodes").write_text("NodeName=n1 CPUTot=8 RealMemory=9000\n")
+    (tmp_path / "events").write_text("c|n1|100|200|DOWN|Not responding|root\nc|n1|300|400|DRAIN|x|root\n")
+    beside = ("--nodes", tmp_path / "nodes", "--events", tmp_path / "events")
+    code, out, _ = run("collect", "--file", tmp_path / "dump", *beside)
+    assert code == 0 and "2 tasks written, 1 node, 2 node events in " in out
+    db = store.connect(str(tmp_path / "h.db"))
+    assert db.execute("SELECT DISTINCT a.cpus, t.cpus FROM attempts a JOIN tasks t ON t.attempt_id = a.id").fetchall() == [
+        (8, 8.0)
+    ]
 
 
 @pytest.mark.parametrize(("text", "code", "words"), DUMPS)

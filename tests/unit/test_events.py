@@ -130,7 +130,7 @@ def test_mark_and_import_commands(db, tmp_path):
     lines.write_text(json.dumps(GOOD[0][0]) + "\nnonsense\n")
     for _ in range(2):
         done = run("import", lines, "--db", db)
-        assert done.exit_code == 3 and "1 lines set aside" in done.output
+        assert done.exit_code == 3 and "1 line set aside" in done.output
     conn = stores(db)["c"].conn
     kinds = conn.execute("SELECT kind, source, reason FROM node_events ORDER BY id").fetchall()
     assert kinds == [("repaired", "mark", "new fan"), ("ignore", "mark", ""), ("drain", "hc", "xid 1")]

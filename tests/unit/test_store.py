@@ -290,8 +290,9 @@ def test_second_run_is_told_to_wait(tmp_path):
         raise AssertionError("two at once")
     assert error.value.exit_code == 75
     with collect.one_at_a_time(path):
+        (tmp_path / "dump").write_text("JobIDRaw|JobID|Submit|State|NodeList\n")
         done = subprocess.run(
-            [sys.executable, "-m", "slurm_hook.cli", "collect", "--db", path, "--file", "/dev/null"],
+            [sys.executable, "-m", "slurm_hook.cli", "collect", "--db", path, "--file", str(tmp_path / "dump")],
             cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
     assert done.returncode == 75
