@@ -20,7 +20,7 @@ import pytest
 from accounting import metrics
 from slurm_hook import hostlist, snapshot
 from tests.sandbox import Sandbox
-from tests.wrapped import REAL, Wrapped, write_shim
+from tests.wrapped import PYTHON, REAL, Wrapped, write_shim
 
 pytestmark = pytest.mark.integration
 SLACK = 4  # seconds that a busy machine may add to two
@@ -109,14 +109,18 @@ def syslog() -> Iterator[Callable[[], dict]]:
 )
 def test_failures_of_ours_are_counted(sandbox, wrapped, job, syslog, fault, reason):
     """Each leaves a line in syslog, by its cause; `workhorse metrics` counts these."""
+    settings = {"REAL": REAL, "PYTHON": PYTHON, "LIB": wrapped.lib, "PUBLISH": wrapped.public, "LOCAL": wrapped.local}
     if fault in FAULTS:
         FAULTS[fault](wrapped.public / snapshot.SCORES_NAME)
+        write_shim(wrapped.sbatch, **settings, WAIT=15)  # a busy machine's slowness is another reason
     else:
         python = wrapped.root / "python"
         python.write_text("#!/bin/sh\nexec sleep 60\n" if fault == "hangs" else "#!/bin/sh\nexit 1\n")
         python.chmod(0o755)
-        write_shim(wrapped.sbatch, REAL=REAL, PYTHON=python, LIB=wrapped.lib, PUBLISH=wrapped.public, LOCAL=wrapped.local)
-    assert excludes(sandbox, wrapped, job) == "(null)"
+        write_shim(wrapped.sbatch, **settings | {"PYTHON": python})
+    number = sandbox.sbatch("--hold", job, binary=wrapped.sbatch)
+    assert sandbox.job(number)["ExcNodeList"] == "(null)"
+    sandbox.run(["scancel", str(number)])
     said = syslog()
     assert (metrics.decision_key(said), said["reason"]) == (("wrapper", "fail_open"), reason)
 
