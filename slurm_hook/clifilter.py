@@ -7,10 +7,10 @@ without the end line something of ours is broken: Lua sets nothing, and counts i
 
 from __future__ import annotations
 
-import os
+import posix as os
 import sys
 import time
-from stat import S_ISREG
+from _stat import S_ISREG
 
 from .errors import RequestError, SlurmError, SnapshotError, WorkhorseError
 from .light import TYPE_CHECKING, json_loads

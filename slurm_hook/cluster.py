@@ -7,8 +7,9 @@ change by the minute comes from the published files. Asking sbatch is no RPC: it
 from __future__ import annotations
 
 import fcntl
-import os
+import posix as os
 import select
+import sys
 import time
 
 from . import nodeinfo
@@ -185,16 +186,16 @@ class Started:
 class NodeQuery:
     """The question for all nodes, made ready before it is known whether it is asked: see `nodeinfo`.
 
-    Where Slurm's library can't be had, scontrol is asked.
+    Where Slurm's library can't be had, scontrol is asked. program: of Slurm, just started, which shows where that library is.
     """
 
-    def __init__(self, scontrol: str, limit: float) -> None:
+    def __init__(self, scontrol: str, limit: float, program: int = 0) -> None:
         self.scontrol = scontrol
         self.started: Started | None = None
         self.helper: nodeinfo.Helper | None
         self.ready = False
         try:
-            self.helper = nodeinfo.Helper(limit)
+            self.helper = nodeinfo.Helper(limit, program)
         except OSError:  # no memory for another process: scontrol will tell
             self.helper = None
 
@@ -277,14 +278,14 @@ def end(started: Started) -> None:
 def _start(command: Sequence[str], *, from_stderr: bool, stdin: int | None = None) -> Started:
     """posix_spawn: `subprocess` costs 10 ms of import."""
     read_end, write_end = _full_pipe() if from_stderr else os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
+    null = os.open("/dev/null", os.O_RDWR)
     actions = [
         (os.POSIX_SPAWN_DUP2, null if stdin is None else stdin, 0),
         (os.POSIX_SPAWN_DUP2, null if from_stderr else write_end, 1),
         (os.POSIX_SPAWN_DUP2, write_end if from_stderr else null, 2),
     ]
     try:
-        pid = os.posix_spawnp(command[0], list(command), _environment(), file_actions=actions)
+        pid = os.posix_spawnp(command[0], list(command), environment(), file_actions=actions)
     except OSError as err:
         os.close(read_end)
         raise SlurmError(f"{command[0]} can't be started ({err.strerror})") from err
@@ -316,8 +317,10 @@ def _finish(started: Started, deadline: float, done: Callable[[bytes], bool] | N
         end(started)
 
 
-def _environment() -> Mapping[bytes, bytes]:
-    return os.environb
+def environment() -> Mapping[bytes, bytes]:
+    """This process's variables."""
+    loaded = sys.modules.get("os")  # who has it may have changed it
+    return os.environ if loaded is None else loaded.environb
 
 
 def _read(fd: int, deadline: float, done: Callable[[bytes], bool] | None) -> str:

@@ -6,8 +6,6 @@ TOML: it takes the settings that the snapshot carries (`Settings.from_mapping`).
 
 from __future__ import annotations
 
-import os
-
 from .errors import ConfigError
 from .light import TYPE_CHECKING, Record
 
@@ -245,7 +243,9 @@ def load(path: str | None = None) -> Settings:
 
     Raises ConfigError when a named file can't be read, isn't TOML, or holds an unknown or wrong setting.
     """
-    from .toml import reader  # noqa: PLC0415 - the submit path does without
+    import os  # noqa: PLC0415 - the submit path does without both
+
+    from .toml import reader  # noqa: PLC0415
 
     tomllib = reader()
 

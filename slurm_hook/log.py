@@ -6,7 +6,7 @@ ASCII after JSON's escapes, so no control character reaches a log or a terminal.
 
 from __future__ import annotations
 
-import os
+import posix as os
 
 from . import hostlist
 from .light import TYPE_CHECKING, json_dumps

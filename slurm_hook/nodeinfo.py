@@ -3,12 +3,13 @@
 `scontrol show node` costs two, as it asks for the partitions as well, which the published files tell. The child uses
 three functions of Slurm's public API (slurm_init, slurm_load_node, slurm_print_node_info_msg) and prints what scontrol
 prints. It is a process of its own because the library ends its process where it can't go on; it is made early, while
-there is little to copy, and gets ready while others work.
+there is little to copy, and gets ready while others work: as soon as the sbatch that was started has found its library, it
+takes the same.
 """
 
 from __future__ import annotations
 
-import os
+import posix as os
 
 from .errors import SlurmError
 from .light import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SHOW_MIXED = 0x0008  # slurm.h: nodes that are partly allocated are called MIXED, as scontrol does
 RTLD_LAZY, RTLD_GLOBAL = 0x001, 0x100  # Slurm's plugins take their symbols from the program that loads them
+LOOK_AGAIN = 0.0003  # seconds
 MAX_OUTPUT = 64 * 1024 * 1024
 
 
@@ -37,21 +39,21 @@ def library_of(pid: int) -> str:
 class Helper:
     """The child: its process, where it is told what to do, where its end is seen, and where it writes to."""
 
-    def __init__(self, limit: float) -> None:
-        """Make the child; it lives at most `limit` seconds."""
+    def __init__(self, limit: float, program: int = 0) -> None:
+        """Make the child; it lives at most `limit` seconds. program: of Slurm, just started, whose library it may take."""
         self.memory = os.memfd_create("nodes")
         orders, self.orders = os.pipe()
         self.ended, end = os.pipe()
         self.asked = False
         self.pid = os.fork()
         if self.pid == 0:
-            _work(orders, self.memory, limit, (self.orders, self.ended))
+            _work(orders, self.memory, limit, (self.orders, self.ended), program)
         os.close(orders)
         os.close(end)
 
     def load(self, library: str) -> None:
-        """Get ready with this library."""
-        self._tell(os.fsencode(library) + b"\n")
+        """Get ready with this library, unless that is done."""
+        self._tell(library.encode("utf-8", "surrogateescape") + b"\n")
 
     def ask(self) -> None:
         """Ask slurmctld."""
@@ -90,28 +92,31 @@ class Helper:
             os.waitpid(self.pid, 0)
 
 
-def _work(orders: int, memory: int, limit: float, others: tuple[int, int]) -> None:
+def _work(orders: int, memory: int, limit: float, others: tuple[int, int], program: int) -> None:
     """The child's life; never returns. No exception may get to the code that forked."""
     code = 1
     try:
         import _signal  # type: ignore[import-not-found]  # noqa: PLC0415
 
         _signal.setitimer(_signal.ITIMER_REAL, max(0.01, limit))
-        null = os.open(os.devnull, os.O_RDWR)
+        null = os.open("/dev/null", os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)  # who waits for our parent's words must not wait for ours
         for descriptor in others:
             os.close(descriptor)
-        code = _obey(orders, memory)
+        code = _obey(orders, memory, program)
     finally:
         os._exit(code)
 
 
-def _obey(orders: int, memory: int) -> int:
+def _obey(orders: int, memory: int, program: int) -> int:
     text = b""
     slurm: Any = None
     import _ctypes  # noqa: F401, PLC0415 - while there is nothing else to do
 
+    path = _library_seen(program, orders)
+    if path:
+        slurm = _started(path)
     while True:
         part = os.read(orders, 4096)
         if not part:
@@ -121,8 +126,26 @@ def _obey(orders: int, memory: int) -> int:
             line, _, text = text.partition(b"\n")
             if line == b"ask":
                 return _show_nodes(slurm, memory)
-            slurm = _Library(os.fsdecode(line))
-            slurm.call("slurm_init", None)
+            slurm = slurm or _started(line.decode("utf-8", "surrogateescape"))
+
+
+def _library_seen(program: int, orders: int) -> str:
+    """The library of a program that is just starting; "" where orders come before it has one."""
+    import select  # noqa: PLC0415
+
+    pause = LOOK_AGAIN
+    while program and not select.select([orders], [], [], pause)[0]:
+        path = library_of(program)
+        if path:
+            return path
+        pause = min(2 * pause, 0.01)
+    return ""
+
+
+def _started(path: str) -> _Library:
+    slurm = _Library(path)
+    slurm.call("slurm_init", None)
+    return slurm
 
 
 class _Library:

@@ -1,17 +1,16 @@
 """Which nodes a task gets: fit, probability and draw (steps 12 to 14 of the method). Pure functions on plain sequences.
 
-On the submit path: standard library only, and `random` is imported only when something is really drawn.
+On the submit path: standard library only, and not `random`, which costs a millisecond.
 Units: demand and capacity in MiB of the capacity resource; capability as published in scores.json (None: no own score).
 """
 
 from __future__ import annotations
 
 import math
-from _bisect import bisect_right  # what `bisect` gives, without that module's own file
-from itertools import accumulate
 
 from .errors import PlacementError
 from .light import TYPE_CHECKING
+from .wheel import Wheel, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,24 +150,14 @@ def draw(
     middling once a few very good nodes are among the candidates.
     Raises PlacementError when the candidates can't give that.
     """
-    from random import Random  # noqa: PLC0415 - costs milliseconds that a job which isn't ours must not pay
-
     if count is None and demand is None:
         raise PlacementError("a draw needs a node count or a total demand; give one of them")
     _check_enough(capacities, count, demand)
-    random = Random(seed)
-    left, weights = list(range(len(probabilities))), list(probabilities)
+    random, wheel = numbers(seed), Wheel(probabilities, ratio_cap)
     drawn: list[int] = []
-    total, highest, capped = 0.0, -1.0, weights
+    total = 0.0
     while not _enough(len(drawn), total, count, demand):
-        if ratio_cap is not None and max(weights) != highest:
-            highest = max(weights)
-            capped = _capped(weights, ratio_cap)
-        pick = _roulette(capped, random.random())
-        if capped is not weights:
-            del capped[pick]
-        del weights[pick]
-        drawn.append(left.pop(pick))
+        drawn.append(wheel.take(random()))
         total += _known(capacities[drawn[-1]])
     return drawn
 
@@ -233,14 +222,3 @@ def _check_enough(capacities: Sequence[float], count: int | None, demand: float 
 
 def _enough(drawn: int, total: float, count: int | None, demand: float | None) -> bool:
     return (count is not None and drawn >= count) or (demand is not None and total > demand)
-
-
-def _roulette(weights: Sequence[float], point: float) -> int:
-    """Index whose stretch of the running sum holds `point` (0 ≤ point < 1); all alike where no weight is left."""
-    total = math.fsum(weights)
-    if total <= 0.0:
-        return min(int(point * len(weights)), len(weights) - 1)
-    sums = list(accumulate(weights))
-    place = bisect_right(sums, point * total)
-    # rounding can put the point behind the last sum: the last node with a weight is meant then
-    return place if place < len(sums) else max(i for i, weight in enumerate(weights) if weight > 0.0)

@@ -9,8 +9,8 @@ Times are epoch seconds, memory is MiB. Node data only: no user data is ever in 
 
 from __future__ import annotations
 
-import os
-import stat
+import posix as os
+from _stat import S_ISREG, S_IWGRP, S_IWOTH
 
 from .errors import SnapshotError
 from .light import TYPE_CHECKING, Record, json_loads
@@ -107,37 +107,36 @@ class Live(Record):
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:
-    """The JSON object of scores.json. Fields at their defaults are left out: 5,000 nodes stay small."""
+    """The JSON object of scores.json. Fields at their defaults are left out: 5,000 nodes stay small. Nodes come last, so
+    that the rest can be had without them."""
     data = scores._asdict()
-    data["nodes"] = {name: _sparse(node) for name, node in sorted(scores.nodes.items())}
     data["settings"] = dict(scores.settings)
+    data["nodes"] = {name: _sparse(node) for name, node in sorted(data.pop("nodes").items())}
     return {"format": FORMAT, **data}
 
 
 def scores_from_json(data: Any, source: str = SCORES_NAME) -> Scores:
     """Scores from parsed JSON. Raises SnapshotError when it isn't what this version can use."""
-    scores, nodes = _scores_later(data, source)
-    return scores._replace(nodes=nodes())
+    return _without_nodes(data, source)._replace(nodes=_nodes(data, source))
 
 
-def _scores_later(data: Any, source: str) -> tuple[Scores, Callable[[], dict[str, NodeScore]]]:
-    _check_format(data, source)
-
-    def nodes() -> dict[str, NodeScore]:
-        try:
-            return {str(name): _node(name, fields) for name, fields in data["nodes"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as err:
-            raise _damaged(source, err) from err
-
+def _nodes(data: Any, source: str) -> dict[str, NodeScore]:
     try:
-        scores = Scores(
+        return {str(name): _node(name, fields) for name, fields in data["nodes"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise _damaged(source, err) from err
+
+
+def _without_nodes(data: Any, source: str) -> Scores:
+    _check_format(data, source)
+    try:
+        return Scores(
             id=str(data["id"]), cluster=str(data["cluster"]), created=float(data["created"]), as_of=float(data["as_of"]),
             method=str(data["method"]), settings=dict(data["settings"]), nodes={},
             cost_quantiles=tuple(float(x) for x in data.get("cost_quantiles", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _damaged(source, err) from err
-    return scores, nodes
 
 
 def _damaged(source: str, err: Exception) -> SnapshotError:
@@ -170,22 +169,38 @@ def live_from_json(data: Any, source: str = LIVE_NAME) -> Live:
 
 def read_scores(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Scores:
     """scores.json of a folder, after the trust checks. Raises SnapshotError."""
-    path = os.path.join(folder, SCORES_NAME)
-    return scores_from_json(_read_json(path, trusted_uids), path)
+    path = _path(folder, SCORES_NAME)
+    return scores_from_json(_parsed(_read(path, trusted_uids), path), path)
 
 
 def read_scores_later(
     folder: str, *, trusted_uids: Iterable[int] | None = None
 ) -> tuple[Scores, Callable[[], dict[str, NodeScore]]]:
     """The same without nodes, and what makes these: a submission has better to do first. Both raise SnapshotError."""
-    path = os.path.join(folder, SCORES_NAME)
-    return _scores_later(_read_json(path, trusted_uids), path)
+    path = _path(folder, SCORES_NAME)
+    head, nodes = _split(_read(path, trusted_uids), path)
+    return _without_nodes(head, path), lambda: _nodes(_parsed(nodes, path), path)
+
+
+def _split(text: str, source: str) -> tuple[Any, str]:
+    """The object without its nodes, and the text of one with them: thousands take longer to parse than all the rest.
+
+    No string can hold what is looked for, as its quotes would be escaped; files in which the nodes aren't last are taken whole.
+    """
+    at = text.find(',"nodes":{')
+    try:
+        head = json_loads(text[:at] + "}") if at >= 0 else None
+    except (ValueError, RecursionError):
+        head = None
+    if isinstance(head, dict) and "cost_quantiles" in head:
+        return head, "{" + text[at + 1 :]
+    return _parsed(text, source), text
 
 
 def read_live(folder: str, *, trusted_uids: Iterable[int] | None = None) -> Live:
     """live.json of a folder, after the trust checks. Raises SnapshotError."""
-    path = os.path.join(folder, LIVE_NAME)
-    return live_from_json(_read_json(path, trusted_uids), path)
+    path = _path(folder, LIVE_NAME)
+    return live_from_json(_parsed(_read(path, trusted_uids), path), path)
 
 
 def write_json(folder: str, name: str, data: Mapping[str, Any], mode: int = 0o644) -> str:
@@ -200,11 +215,11 @@ def write_text(folder: str, name: str, text: str, mode: int = 0o644) -> str:
 
     Raises SnapshotError with the reason; the file that was there stays.
     """
-    path, temporary = os.path.join(folder, name), os.path.join(folder, f".{name}.{os.getpid()}")
+    path, temporary = _path(folder, name), _path(folder, f".{name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
@@ -236,7 +251,11 @@ def _fsync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
+def _path(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def _read(path: str, trusted_uids: Iterable[int] | None) -> str:
     try:
         # O_NONBLOCK: a FIFO in place of the file must not hold a submission up
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -249,24 +268,35 @@ def _read_json(path: str, trusted_uids: Iterable[int] | None) -> Any:
     except BaseException:
         os.close(descriptor)
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    with open(descriptor, "rb") as file:
         try:
-            return json_loads(file.read(MAX_BYTES + 1).decode())
-        except (ValueError, RecursionError, OSError) as err:
-            raise SnapshotError(f"{path}: not valid JSON ({type(err).__name__}); let `workhorse score` write it anew") from err
+            return file.read(MAX_BYTES + 1).decode()
+        except (ValueError, OSError) as err:
+            raise _no_json(path, err) from err
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        return json_loads(text)
+    except (ValueError, RecursionError) as err:
+        raise _no_json(source, err) from err
+
+
+def _no_json(source: str, err: Exception) -> SnapshotError:
+    return SnapshotError(f"{source}: not valid JSON ({type(err).__name__}); let `workhorse score` write it anew")
 
 
 def _check_trust(path: str, status: os.stat_result, trusted_uids: Iterable[int] | None) -> None:
-    if not stat.S_ISREG(status.st_mode):
+    if not S_ISREG(status.st_mode):
         raise SnapshotError(f"{path}: not a regular file")
     if status.st_size > MAX_BYTES:
         raise SnapshotError(f"{path}: {status.st_size} bytes, over the limit of {MAX_BYTES}")
-    folder = os.path.dirname(path) or "."
+    folder = path.rpartition("/")[0] or "/"
     trusted = {0} if trusted_uids is None else {0, *trusted_uids}
     for name, found in ((path, status), (folder, os.stat(folder))):
         if found.st_uid not in trusted:
             raise SnapshotError(f"{name}: owned by uid {found.st_uid}, which is neither root nor the service user")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if found.st_mode & (S_IWGRP | S_IWOTH):
             raise SnapshotError(f"{name}: writable by others; run chmod go-w on it")
 
 

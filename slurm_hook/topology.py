@@ -52,8 +52,11 @@ def choose_leaves(
     for left in range(count, 0, -1):
         rest = {leaf: weight for leaf, weight in sums.items() if leaf not in chosen}
         open_leaves = [leaf for leaf in rest if enough(total + rest[leaf] + _best(rest, leaf, left - 1))]
-        positions = [i for i, leaf in enumerate(leaves) if leaf in open_leaves]
-        leaf = leaves[positions[pick([probabilities[i] for i in positions])]]
+        if left == 1 and len(open_leaves) == 1:
+            leaf = open_leaves[0]
+        else:
+            positions = [i for i, leaf in enumerate(leaves) if leaf in open_leaves]
+            leaf = leaves[positions[pick([probabilities[i] for i in positions])]]
         chosen.append(leaf)
         total += sums[leaf]
     return [i for i, leaf in enumerate(leaves) if leaf in chosen or not chosen]

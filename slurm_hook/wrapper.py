@@ -15,7 +15,7 @@ end line without which the shim believes nothing.
 from __future__ import annotations
 
 import gc
-import os
+import posix as os
 import sys
 import time
 
@@ -38,6 +38,7 @@ MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
 ELF = b"\x7fELF"
 MODES = ("off", "observe", "avoid", "steer")  # each does more than the one before
 VARIABLE = "WORKHORSE_MODE"
+SEEK_SET, SEEK_CUR = 0, 1
 
 
 class Call(Record):
@@ -109,13 +110,12 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     _check_binary(call.sbatch)
     uids = uids_of(call.service_uid)
     asked = ask(call, command, script)
-    query = cluster.NodeQuery(scontrol_of(call), call.limit)
+    query = cluster.NodeQuery(scontrol_of(call), call.limit, asked.pid)
     try:
-        from . import nodeinfo, snapshot  # noqa: PLC0415
+        from . import snapshot  # noqa: PLC0415
 
         # read while sbatch works on its answer
         scores, nodes = snapshot.read_scores_later(call.publish, trusted_uids=uids)
-        query.load(nodeinfo.library_of(asked.pid))
         considered = consider(
             call, command, script, scores, asked=asked, query=query, nodes=nodes, deadline=started + call.limit - 0.1, uids=uids
         )
@@ -159,7 +159,7 @@ def _stdin() -> bytes:
     from .errors import RequestError  # noqa: PLC0415
 
     try:
-        offset = os.lseek(0, 0, os.SEEK_CUR)
+        offset = os.lseek(0, 0, SEEK_CUR)
         text = os.pread(0, MAX_SCRIPT + 1, offset)
     except OSError as err:
         raise RequestError(f"the script on stdin can't be read ({err.strerror})") from err
@@ -251,13 +251,19 @@ def judge(
 
 def mode_of(site: str) -> str:
     """The site's mode, or the weaker one that the user's WORKHORSE_MODE names."""
-    wanted = os.environ.get(VARIABLE, "").lower()
+    wanted = _wanted_mode().lower()
     return wanted if wanted in MODES[: MODES.index(site)] else site
+
+
+def _wanted_mode() -> str:
+    from . import cluster  # noqa: PLC0415
+
+    return cluster.environment().get(VARIABLE.encode(), b"").decode("utf-8", "replace")
 
 
 def wrong_mode() -> str:
     """What to tell a user whose WORKHORSE_MODE is no mode, "" where there is nothing to tell."""
-    wanted = os.environ.get(VARIABLE, "")
+    wanted = _wanted_mode()
     if not wanted or wanted.lower() in MODES:
         return ""
     return f"{VARIABLE}={wanted[:40]} is ignored: write one of {', '.join(MODES)}"
@@ -304,7 +310,7 @@ def _partitions(scores: Scores, live: Live | None) -> dict[str, tuple[str, ...]]
 
 def scontrol_of(call: Call) -> str:
     """The scontrol beside the real sbatch."""
-    return os.path.join(os.path.dirname(call.sbatch), "scontrol")
+    return f"{call.sbatch.rpartition('/')[0]}/scontrol"
 
 
 def uids_of(text: str) -> tuple[int, ...]:
@@ -341,7 +347,7 @@ def _script_name(call: Call, command: CommandLine) -> str:
     """The name that sbatch gives a job without --job-name."""
     if command.wrapped:
         return "wrap"
-    return os.path.basename(call.argv[command.script]) if command.script < len(call.argv) else "sbatch"
+    return call.argv[command.script].rpartition("/")[2] if command.script < len(call.argv) else "sbatch"
 
 
 def components(script: bytes) -> int:
@@ -359,7 +365,7 @@ def components(script: bytes) -> int:
 def _memory_file(content: bytes) -> int:
     fd = os.memfd_create("script")
     os.write(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
+    os.lseek(fd, 0, SEEK_SET)
     return fd
 
 

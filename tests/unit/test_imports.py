@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # modules that a plain submission may import; the rest of the hook is for the command line and dispatch
 SUBMIT_PATH = (
     "__init__", "errors", "light", "config", "hostlist", "snapshot", "mark", "request", "options", "directives", "match",
-    "cluster", "nodeinfo", "feasible", "topology", "placement", "drawing", "spare", "sizing", "case", "decide", "log", "wrapper",
+    "cluster", "nodeinfo", "feasible", "topology", "wheel", "placement", "drawing", "spare", "sizing", "case", "decide", "log",
+    "wrapper",
 )  # fmt: skip
 
 
@@ -50,6 +51,17 @@ snapshot.write_json(sys.argv[3], "scores.json", snapshot.scores_to_json(made))
 read = snapshot.read_scores(sys.argv[3], trusted_uids=[__import__("os").geteuid()])
 print(sys.version_info[:2], sorted(n for n, s in read.nodes.items() if s.lemon), log.failure("wrapper", "slurm", "x"))
 """
+
+
+def test_it_does_without_the_costly_ones():
+    """Each costs a millisecond or more of every steered submission."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\nfor n in sys.argv[2].split(','): __import__('slurm_hook.' + n)\n"
+        "print(*sorted({'os', 'random', 're', 'enum', 'json', 'typing', 'subprocess', 'hashlib'} & set(sys.modules)))"
+    )
+    names = ",".join(name for name in SUBMIT_PATH if name != "__init__")
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(ROOT), names], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize("version", pythons.OLDER)
