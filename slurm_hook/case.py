@@ -5,7 +5,7 @@ from __future__ import annotations
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from .cluster import Node
@@ -28,6 +28,25 @@ class Candidate(Record):
     against: str = ""
 
 
+class Listing:
+    """The candidates, each made when they are looked at: a submission only counts them before it goes on."""
+
+    def __init__(self, count: int, rows: Callable[[], Iterable[tuple[Any, ...]]]) -> None:
+        """rows: the fields of each candidate."""
+        self._count, self._rows = count, rows
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter([tuple.__new__(Candidate, row) for row in self._rows()])  # thousands of them
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Listing, tuple)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Decision(Record):
     """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
     nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
@@ -39,7 +58,7 @@ class Decision(Record):
     excludes: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     nodes: int = 0
-    candidates: tuple[Candidate, ...] = ()
+    candidates: Listing | tuple[Candidate, ...] = ()
     demand: float = 0.0
     total: float = 0.0
     rank: float = 0.0

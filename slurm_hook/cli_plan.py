@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .decide import Candidate, Case, Decision
+    from .case import Candidate, Case, Decision
 
 PATIENCE = 20.0  # seconds: nobody's submission waits for this
 OWN = ("--json", "--sbatch", "--scores", "--mode", "--seed")

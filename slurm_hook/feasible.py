@@ -12,7 +12,7 @@ from .errors import RequestError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from .cluster import Node
@@ -80,19 +80,13 @@ def can_start(node: Node, need: Need) -> bool:
     )
 
 
-def by_kind(work: Callable[[Node], Any]) -> Callable[[Node], Any]:
-    """The same function, worked out once for all nodes that only differ by name."""
-    known: dict[int, Any] = {}
-
-    def remembered(node: Node) -> Any:
-        kind = node.kind
-        if kind < 0:
-            return work(node)
-        if kind not in known:
-            known[kind] = work(node)
-        return known[kind]
-
-    return remembered
+def each(nodes: Sequence[Node], work: Callable[[Node], Any]) -> list[Any]:
+    """What `work` gives for each node, worked out once for all that only differ by name."""
+    kinds = {node.kind: node for node in nodes}
+    if -1 in kinds:
+        return [work(node) for node in nodes]
+    known = {kind: work(node) for kind, node in kinds.items()}
+    return [known[node.kind] for node in nodes]
 
 
 def size(node: Node) -> tuple[Any, ...]:

@@ -31,9 +31,12 @@ def line(decision: Decision, **more: Any) -> str:
     `free` names the capacity of the candidates where it isn't all the same, so that the draw can be replayed.
     """
     drawn = [c for c in decision.candidates if c.probability > 0]
-    free: dict[str, list[str]] = {}
+    sizes: dict[float, list[str]] = {}
     for candidate in drawn:
-        free.setdefault(f"{candidate.capacity:.15g}", []).append(candidate.name)
+        sizes.setdefault(candidate.capacity, []).append(candidate.name)
+    free: dict[str, list[str]] = {}
+    for mib, names in sizes.items():  # few, so that few numbers are written out
+        free.setdefault(f"{mib:.15g}", []).extend(names)
     fields: dict[str, Any] = {
         "uid": os.getuid(), "action": decision.action, "reason": decision.reason, "snapshot": decision.snapshot,
         "seed": decision.seed, "nodes": decision.nodes, "count": len(decision.pool), "pool": hostlist.fold(decision.pool),

@@ -6,8 +6,8 @@ keep a job possible without knowing more.
 
 from __future__ import annotations
 
+from .candidates import AVOID_BELOW
 from .config import Settings
-from .decide import AVOID_BELOW
 from .light import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -30,11 +30,12 @@ def fit(demand: float, capacity: Sequence[float], gamma: float = GAMMA) -> list[
 
     An unknown capacity (not finite, or below zero) counts as zero. Where no candidate has a known one, all fit alike.
     """
-    known = [_known(b) for b in capacity]
-    largest = max(known, default=0.0)
+    known = {b: _known(b) for b in set(capacity)}  # thousands of nodes are of few sizes
+    largest = max(known.values(), default=0.0)
     if largest <= 0.0:
-        return [1.0 / (1.0 + gamma)] * len(known)
-    return [1.0 / (abs(demand - b) / largest + gamma) for b in known]
+        return [1.0 / (1.0 + gamma)] * len(capacity)
+    fits = {b: 1.0 / (abs(demand - size) / largest + gamma) for b, size in known.items()}
+    return [fits[b] for b in capacity]
 
 
 def activation(fits: Sequence[float], capability: Sequence[float | None]) -> list[float]:
@@ -70,8 +71,9 @@ def weights_attributed(
     demand: MiB per node; capability: above zero, any scale; rank: what `cost_rank` gives. Works on logarithms, so
     that no power overflows. Without any score the fit alone decides.
     """
-    filled = [max(c, 1e-300) for c in fill_with_median(capability)]
-    logs = [phi * math.log(f) + beta * rank * math.log(c) for f, c in zip(fit(demand, capacity, gamma), filled)]
+    fits, filled = fit(demand, capacity, gamma), fill_with_median(capability)
+    fit_logs = {f: phi * math.log(f) for f in set(fits)}
+    logs = [fit_logs[f] + beta * rank * math.log(max(c, 1e-300)) for f, c in zip(fits, filled)]
     top = max(logs, default=0.0)
     return [math.exp(max(x - top, -690.0)) for x in logs]
 
@@ -212,8 +214,10 @@ def _percentile(quantiles: Sequence[float], value: float) -> float:
 def _check_enough(capacities: Sequence[float], count: int | None, demand: float | None) -> None:
     if count is not None and count > len(capacities) and demand is None:
         raise PlacementError(f"{count} nodes asked, {len(capacities)} candidates; ask for fewer or name a larger partition")
+    if demand is None or (count is not None and count <= len(capacities)):
+        return
     total = math.fsum(_known(b) for b in capacities)
-    if demand is not None and total <= demand and (count is None or count > len(capacities)):
+    if total <= demand:
         raise PlacementError(
             f"a demand of {demand:.0f} MiB is more than the {len(capacities)} candidates can exceed ({total:.0f} MiB); "
             "lower the demand or name a larger partition"

@@ -45,6 +45,8 @@ def choose_leaves(
 
     pick: roulette over a list of probabilities, giving a position. All positions where no set is enough.
     """
+    if len(set(leaves)) < 2:
+        return list(range(len(leaves)))
     sums = by_leaf(leaves, weights)
     count = fewest_leaves(sums, enough)
     chosen: list[str] = []

@@ -52,7 +52,10 @@ class Call(Record):
 
 
 def main(words: Sequence[str]) -> None:
-    """Entry: `words` are the shim's settings and then sbatch's arguments. Prints the answer; logs after it is out."""
+    """Entry: `words` are the shim's settings and then sbatch's arguments. Prints the answer; logs after it is out.
+
+    Ends the process: to take thousands of records down one by one would keep a processor from the real sbatch.
+    """
     started = time.monotonic()
     gc.disable()  # thousands of nodes and a life of a few milliseconds
     call = Call(words[0], words[1], words[2], float(words[3]) - SPARE, tuple(words[4:]))
@@ -65,6 +68,7 @@ def main(words: Sequence[str]) -> None:
         from . import log  # noqa: PLC0415
 
         log.send(line())
+    os._exit(0)
 
 
 def _bound(limit: float) -> None:

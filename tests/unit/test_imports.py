@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # modules that a plain submission may import; the rest of the hook is for the command line and dispatch
 SUBMIT_PATH = (
     "__init__", "errors", "light", "config", "hostlist", "snapshot", "mark", "request", "options", "directives", "match",
-    "cluster", "nodeinfo", "feasible", "topology", "wheel", "placement", "drawing", "spare", "sizing", "case", "decide", "log",
-    "wrapper",
+    "cluster", "nodeinfo", "feasible", "topology", "wheel", "placement", "drawing", "spare", "sizing", "case", "candidates",
+    "decide", "log", "wrapper",
 )  # fmt: skip
 
 
