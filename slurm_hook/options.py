@@ -41,7 +41,7 @@ class CommandLine(Record):
     """script: position of the script among the arguments, their number where there is none (--wrap or stdin); insert:
     where an option can be put that comes after all others (before a `--`); sets: long names of the options that the
     arguments set, all components together; known: every option was in the table; components: as many as `:` makes;
-    wrapped: there is a --wrap; quiet: positions of the words that say --quiet, which sbatch refuses beside --verbose."""
+    wrapped: there is a --wrap; quiet: positions of the words that hold -Q or --quiet."""
 
     script: int
     insert: int
@@ -76,7 +76,7 @@ def read(argv: Sequence[str]) -> CommandLine:
         elif word.startswith("-") and len(word) > 1:
             takes_next, names = _short(word[1:])
             sets.update(names)
-            if not word.strip("-Q"):
+            if "Q" in names:
                 quiet.append(i)
             i += takes_next
         else:
@@ -84,6 +84,21 @@ def read(argv: Sequence[str]) -> CommandLine:
         i += 1
     script = min(i, len(argv))
     return CommandLine(script, script - dashes, frozenset(sets), known, components, "wrap" in sets, tuple(quiet))
+
+
+def without_quiet(argv: Sequence[str], command: CommandLine) -> list[str]:
+    """The arguments without -Q and --quiet, beside which sbatch takes no -v. As they are where they aren't all understood."""
+    words = list(argv)
+    for i in command.quiet if command.known else ():
+        words[i] = "" if words[i].startswith("--") else _without_letter(words[i])
+    return [word for i, word in enumerate(words) if i not in command.quiet or word]
+
+
+def _without_letter(word: str) -> str:
+    """`-HQN2` without its Q, which doesn't stand in a value; "" where nothing is left."""
+    end = next((i for i, letter in enumerate(word) if letter in SHORT_VALUE), len(word))
+    left = word[:end].replace("Q", "") + word[end:]
+    return left if left != "-" else ""
 
 
 def _long_name(word: str) -> str:

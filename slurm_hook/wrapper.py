@@ -324,10 +324,10 @@ def uids_of(text: str) -> tuple[int, ...]:
 
 def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     """Begin to ask sbatch what it makes of this call."""
-    from . import cluster  # noqa: PLC0415
+    from . import cluster, options  # noqa: PLC0415
 
+    argv = options.without_quiet(call.argv, command) if command.quiet else call.argv
     fd = None if command.wrapped or command.script < len(call.argv) else _memory_file(script)
-    argv = [word for i, word in enumerate(call.argv) if i not in command.quiet] if command.known else call.argv
     try:
         return cluster.start_sbatch(call.sbatch, argv, fd)
     finally:

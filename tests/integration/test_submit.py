@@ -54,6 +54,20 @@ def test_a_four_node_job_is_confined_to_a_drawn_pool(sandbox, wrapped, submit):
     assert job["ReqNodeList"] == "(null)"
 
 
+@pytest.mark.parametrize("quiet", [("-Q", "-N4"), ("-QN", "4"), ("--quiet", "-N4")], ids=" ".join)
+def test_a_quiet_call_is_steered_too(sandbox, wrapped, quiet):
+    """It says nothing; and sbatch takes no -v beside -Q, so it is asked for its options without that."""
+    wrapped.publish("steer", bad=BAD)
+    name = f"quiet{''.join(quiet)}"
+    script = sandbox.write_script(SLEEP.format(""))
+    done = sandbox.run([wrapped.sbatch, *quiet, "--hold", "-J", name, "-o", "/dev/null", script], user="alice")
+    number = int(sandbox.run(["squeue", "-h", "-n", name, "-o", "%i"]).stdout)
+    job = sandbox.job(number)
+    sandbox.run(["scancel", str(number)])
+    assert (done.stdout, done.stderr) == ("", "")
+    assert len(set(sandbox.nodes) - excluded(job)) == 4 and mark.parse(job["Comment"]).mode == "steer"
+
+
 def test_four_nodes_come_from_one_leaf_switch(sandbox, wrapped, submit):
     wrapped.publish("steer")
     left = set(sandbox.nodes) - excluded(submit("-N4"))
@@ -131,13 +145,6 @@ def test_a_user_may_name_a_weaker_mode(sandbox, wrapped, submit, value, left):
     job = submit("-N4", env={"WORKHORSE_MODE": "steer"})
     assert len(excluded(job)) == 1, "and none that does more"
 
-
-def test_a_quiet_call_is_steered_too(sandbox, wrapped):
-    wrapped.publish("steer", bad=BAD)
-    done = sandbox.run([str(wrapped.sbatch), "-Q", "-N4", "-J", "quietly", "--hold", "--wrap=true"], user="alice")
-    job = sandbox.job(int(sandbox.run(["squeue", "-h", "-n", "quietly", "-o", "%A"]).stdout))
-    sandbox.run(["scancel", job["JobId"]])
-    assert done.stdout == "" and len(set(sandbox.nodes) - excluded(job)) == 4
 
 
 TOLD = (

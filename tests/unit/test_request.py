@@ -162,7 +162,7 @@ def test_where_the_script_stands(argv, script, insert, sets):
     ("argv", "quiet"),
     [
         (["-Q", "-N4", "--quiet", "job.sh", "-Q"], (0, 2)), (["-QQ", "job.sh"], (0,)), (["--qui", "--wrap", "--quiet"], (0,)),
-        (["-J", "-Q", "job.sh"], ()), (["-QN4", "job.sh"], ()), (["-", "-Q"], ()),
+        (["-J", "-Q", "job.sh"], ()), (["-QN4", "job.sh"], (0,)), (["-JQ", "job.sh"], ()), (["-", "-Q"], ()),
     ],
 )  # fmt: skip
 def test_words_that_say_quiet(argv, quiet):
@@ -174,3 +174,21 @@ def test_components_and_unknown_options():
     assert not options.read(["--node=2", "job.sh"]).known
     assert not options.read(["--environment", "x", "job.sh"]).known
     assert options.read(["job.sh", ":"]).components == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "left"),
+    [
+        (["-Q", "-N4", "job.sh", "-Q"], ["-N4", "job.sh", "-Q"]),
+        (["--quiet", "job.sh"], ["job.sh"]),
+        (["--qui", "job.sh"], ["job.sh"]),
+        (["-HQN2", "job.sh"], ["-HN2", "job.sh"]),
+        (["-QN", "2", "job.sh"], ["-N", "2", "job.sh"]),
+        (["-QQ", "-J", "-Q", "job.sh"], ["-J", "-Q", "job.sh"]),  # the last one is a job's name
+        (["-JQ", "-qQ", "job.sh"], ["-JQ", "-qQ", "job.sh"]),
+        (["-Q", "--environment", "x", "job.sh"], ["-Q", "--environment", "x", "job.sh"]),  # not understood
+        (["-N1", "-Q", ":", "-QN2", "--wrap=x"], ["-N1", ":", "-N2", "--wrap=x"]),
+    ],
+)
+def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
+    assert options.without_quiet(argv, options.read(argv)) == left
