@@ -20,9 +20,31 @@ else:
         def _getter(index, doc):
             return property(itemgetter(index), doc=doc)
 
+    MANY = 16
+
     def _new(name, fields, defaults):
+        """A `__new__` that is compiled once it is called often: most records are few, and compiling costs more than they do."""
+        known = dict(zip(fields[len(fields) - len(defaults) :], defaults))
+        calls = 0
+
+        def new(_cls, /, *given, **named):
+            nonlocal calls
+            calls += 1
+            rest = fields[len(given) :]
+            if calls < MANY and len(given) + len(rest) == len(fields) and named.keys() <= set(rest):
+                missing = [field for field in rest if field not in named and field not in known]
+                if not missing:
+                    return tuple.__new__(_cls, (*given, *[named[f] if f in named else known[f] for f in rest]))
+            made = _compiled(name, fields, defaults)
+            if calls >= MANY:
+                _cls.__new__ = staticmethod(made)
+            return made(_cls, *given, **named)
+
+        new.__qualname__ = f"{name}.__new__"
+        return new
+
+    def _compiled(name, fields, defaults):
         arguments = ", ".join(fields)
-        # one compiled function per class, as namedtuple does: instances must be cheap to make
         made = eval(f"lambda _cls, {arguments}: _make(_cls, ({arguments},))", {"_make": tuple.__new__})  # noqa: S307
         made.__defaults__ = tuple(defaults)
         made.__name__, made.__qualname__ = "__new__", f"{name}.__new__"
