@@ -146,7 +146,6 @@ def test_a_user_may_name_a_weaker_mode(sandbox, wrapped, submit, value, left):
     assert len(excluded(job)) == 1, "and none that does more"
 
 
-
 TOLD = (
     ("steer", {}, "", "workhorse: chosen gpu"), ("avoid", {}, "", "workhorse: left out gpu"), ("observe", {}, "", ""),
     ("observe", {}, "#WORKHORSE stge=x", "'stge=x' is ignored"),
