@@ -3,8 +3,11 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hook import snapshot
 from slurm_hook.config import Settings
@@ -136,3 +139,55 @@ def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
         owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
         db.conn.close()
     assert {"scores.json", "dispatch.json.lock", "h.db.lock", "h.db"} <= set(owners) and set(owners.values()) == {(12345, 12346)}
+
+
+VALUES = {
+    "capability": [None, 0.5, 3, -1e299, float("nan"), float("inf"), 10**400, True, "1"], "relative": [None, 1.0],
+    "lemon": [True, False, 1, None], "gpu_type": ["a100", "", 5], "features": [["a", "b"], [], "a", None],
+    "tasks": [0, 7, 2.5], "of a newer version": [{"x": 1}, None],
+}  # fmt: skip
+NODE = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in VALUES.items()})
+
+
+@given(st.dictionaries(st.sampled_from([f"n{i}" for i in range(9)]), NODE))
+def test_nodes_read_together_are_the_same_as_one_by_one(nodes):
+    """Wherever one alone is refused, all are."""
+    try:
+        alone = {name: snapshot._node(name, fields) for name, fields in nodes.items()}
+    except TypeError:
+        with pytest.raises(TypeError):
+            snapshot._made(nodes)
+    else:
+        together = snapshot._made(nodes)
+        assert together == alone and list(together) == list(alone)
+        assert all(type(found) is snapshot.NodeScore for found in together.values())
+
+
+@pytest.mark.parametrize("nodes", [5, [], "n1", {"n1": 5}, {"n1": ["a"]}, {"n1": "lemon"}, {"n1": None}], ids=str)
+def test_nodes_that_are_none_are_a_damaged_file(nodes):
+    data = {**snapshot.scores_to_json(snapshot.Scores("s", "c", 1.0, 1.0, "attributed", {}, {})), "nodes": nodes}
+    with pytest.raises(SnapshotError, match="damaged"):
+        snapshot.scores_from_json(data)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["as written", "as older versions wrote it"])
+def test_nodes_can_be_read_later(folder, last):
+    node = snapshot.NodeScore('a","nodes":{', capability=1.0)
+    scores = snapshot.Scores('x","nodes":{', "c", 1.0, 1.0, "attributed", {"a.b": ',"nodes":{'}, {node.name: node}, (1.0, 2.0))
+    data = snapshot.scores_to_json(scores)
+    if not last:
+        data["cost_quantiles"] = data.pop("cost_quantiles")
+    snapshot.write_json(str(folder), snapshot.SCORES_NAME, data)
+    head, nodes = snapshot.read_scores_later(str(folder), trusted_uids=[os.geteuid()])
+    assert head._replace(nodes=nodes()) == scores == snapshot.read_scores(str(folder), trusted_uids=[os.geteuid()])
+
+
+def test_nodes_that_are_damaged_are_told_when_they_are_read(folder):
+    scores = snapshot.Scores("s", "c", 1.0, 1.0, "attributed", {}, {"n1": snapshot.NodeScore("n1", capability=1.0)})
+    snapshot.write_json(str(folder), snapshot.SCORES_NAME, snapshot.scores_to_json(scores))
+    path = Path(folder) / snapshot.SCORES_NAME
+    path.write_text(path.read_text()[:-3])
+    head, nodes = snapshot.read_scores_later(str(folder), trusted_uids=[os.geteuid()])
+    assert head.id == "s"
+    with pytest.raises(SnapshotError, match="not valid JSON"):
+        nodes()
