@@ -179,7 +179,9 @@ def capacity_of(case: Case, node: Node) -> float:
 def startable(case: Case, request: Request, field: Field) -> list[int]:
     """Positions of the candidates on which the job could start now (promise 2)."""
     roomy, taken = _roomy(case, request, field), blocked(case, request)
-    return [i for i, name in enumerate(field.names) if name in roomy and name not in taken]
+    if taken:
+        return [i for i, name in enumerate(field.names) if name in roomy and name not in taken]
+    return [i for i, name in enumerate(field.names) if name in roomy]
 
 
 def blocked(case: Case, request: Request) -> frozenset[str]:

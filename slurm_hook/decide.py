@@ -181,7 +181,7 @@ def _lemons_out(case: Case, rank: float) -> bool:
 
 def _firm(case: Case, field: Field, kept: list[int], total: float, rank: float) -> list[int]:
     """The candidates without the doubtful ones where the task is worth it and enough are left (attributed method)."""
-    if case.scores.method == "published":
+    if case.scores.method == "published" or not placement.drops_out_first(True, None, rank):
         return kept
     firm = [i for i in kept if not placement.drops_out_first(False, field.relative[i], rank)]
     if total:
