@@ -25,6 +25,10 @@ STAGE_COLUMNS = (
     "JOB", "USER", "NAME", "PIPELINE", "NODES", "DEMAND_GIB", "WAIT_H", "COMPLETION", "URGENCY", "PRIORITY", "INVESTED_H",
     "REASON",
 )  # fmt: skip
+LEGEND = (
+    "priority: urgency by share of the largest demand; urgency: hours waited since its dependencies were met, by completion; "
+    "completion: its pipeline's share of all hours invested"
+)
 PART_COLUMNS = ("JOB", "STAGE", "STATE", "WIDTH", "NODES", "HOURS", "NODE_HOURS", "NEXT")
 HISTORY_DAYS = 90
 
@@ -59,6 +63,8 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
         click.echo("no stage is waiting" if user is None else f"no stage of {one_line(user)} is waiting")
     else:
         _print(STAGE_COLUMNS, [_stage_cells(s) for s in shown.stages], [s._asdict() for s in shown.stages], form)
+        if plain and not form["noheader"]:
+            click.echo(LEGEND)
     if shown.others and plain:
         click.echo(f"and {shown.others} of others")
 
@@ -125,6 +131,7 @@ def _stage_cells(stage: Stage) -> list[str]:
 
 def _part_cells(part: Part) -> list[str]:
     turn = "next" if part.turn else f"after {part.after}" if part.after else ""
+    turn = f"never: {part.never} ended otherwise" if part.never else turn
     return [part.job, part.name, part.state, str(part.width), part.nodes, f"{part.hours:.2f}", f"{part.node_hours:.2f}", turn]
 
 

@@ -260,18 +260,27 @@ def own_comment(stage: Stage) -> bool:
     return False
 
 
+UNANSWERED = ("Unable to contact", "timed out", "Communication connection failure", "Unable to establish")
+
+
+class StageError(WorkhorseError):
+    """sbatch takes a stage for wrong, or the user has interrupted the submission."""
+
+
 def submit(pipeline: Pipeline, tell: Callable[[Stage, int, bool], None], sbatch: str = "sbatch") -> dict[str, int]:
     """Submit all stages in order; `tell` is called after each with its job id and whether it carries our mark.
 
-    Raises SlurmError when sbatch refuses one: what was submitted is cancelled first, and the message says so.
+    Raises StageError when sbatch refuses one, SlurmError when Slurm doesn't answer: what was submitted is cancelled first,
+    and the message says so.
     """
     ids: dict[str, int] = {}
     for stage in pipeline.stages:
         marked = not own_comment(stage)
         try:
             ids[stage.name] = _submit_one(argv(pipeline, stage, ids, marked=marked, sbatch=sbatch))
-        except (SlurmError, KeyboardInterrupt) as err:
-            raise SlurmError(f"stage {stage.name}: {err or 'interrupted'}; {_cancel(ids)}") from None
+        except (SlurmError, StageError, KeyboardInterrupt) as err:
+            kind = SlurmError if isinstance(err, SlurmError) else StageError
+            raise kind(f"stage {stage.name}: {err or 'interrupted'}; {_cancel(ids)}") from None
         tell(stage, ids[stage.name], marked)
     return ids
 
@@ -282,8 +291,10 @@ def _submit_one(words: Sequence[str]) -> int:
     code, out, err = commands.attempt(words, timeout=300.0, env=os.environ)
     # a site's own wrapper may print a banner: the id is the last line that has the form of --parsable
     found = [m for m in map(_JOB.fullmatch, out.split("\n")) if m]
+    if code != 0 and any(word in err for word in UNANSWERED):
+        raise SlurmError(f"Slurm did not answer sbatch (exit code {code}): {err.strip()[:400]}")
     if code != 0:
-        raise SlurmError(f"sbatch refused it (exit code {code}): {err.strip()[:400] or 'no message'}")
+        raise StageError(f"sbatch refused it (exit code {code}): {err.strip()[:400] or 'no message'}")
     if not found:
         raise SlurmError(f"sbatch printed no job id but {out[:200]!r}; a job may have been submitted, look with squeue")
     return int(found[-1][1])

@@ -147,7 +147,7 @@ def short(pipeline: str) -> str:
 
 class Part(Record):
     """One stage of a pipeline. hours: run so far (all attempts); node_hours: the same times nodes; after: job ids that it
-    still waits for; turn: it is what the pipeline waits for now."""
+    still waits for; turn: it is what the pipeline waits for now; never: job ids whose end keeps it from ever starting."""
 
     job: str
     name: str
@@ -158,6 +158,7 @@ class Part(Record):
     node_hours: float
     after: str = ""
     turn: bool = False
+    never: str = ""
 
 
 def pipeline_parts(
@@ -192,12 +193,16 @@ def _part(number: int, job: Job | None, attempts: Sequence[PastJob], now: float)
         given = mark.parse(last.comment)
         title = given.stage if given and given.stage else last.name
         return Part(str(number), title, last.state, last.node_list, len(jobs.nodes_of(last.node_list)), hours, node_hours)
-    given = job.mark
+    given, links = job.mark, jobs.links(job.dependency)
     return Part(
         job=job.label, name=given.stage if given and given.stage else job.name, state=job.state,
         nodes="" if job.pending else job.node_list, width=job.nodes, hours=hours, node_hours=node_hours,
-        after=",".join(str(link.job) for link in jobs.links(job.dependency)), turn=job.pending and not job.dependency,
+        after=_ids(links), turn=job.pending and not job.dependency, never=_ids(k for k in links if k.state == "failed"),
     )  # fmt: skip
+
+
+def _ids(links: Iterable[jobs.Link]) -> str:
+    return ",".join(str(link.job) for link in links)
 
 
 _ENDED = frozenset({

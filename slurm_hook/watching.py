@@ -13,8 +13,8 @@ import threading
 import time
 from contextlib import suppress
 
-from . import guard, jobs, log, snapshot, waiting
-from .errors import BusyError, SlurmError, SnapshotError
+from . import config, guard, jobs, log, snapshot, waiting
+from .errors import BusyError, ConfigError, SlurmError, SnapshotError
 from .light import TYPE_CHECKING
 from .passes import BRIEFLY, LOCK_WAIT, STEERING, Report, disabled, lock, locked_pass, release, set_excludes
 
@@ -28,7 +28,8 @@ LAST_LOOK = 2.5  # seconds after which no submission is left that had still seen
 def watch(settings: Settings, tell: object = None) -> None:
     """A pass each period until SIGTERM or SIGINT; then confined jobs are widened, since nobody will do it later.
 
-    Slurm not answering ends a pass, not the watch. A guard does the same and more where this process just dies.
+    Slurm not answering ends a pass, not the watch. A guard does the same and more where this process just dies. Each pass
+    goes by the settings as they are then.
     """
     stop, path = threading.Event(), settings["dispatch.state"]
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -37,9 +38,24 @@ def watch(settings: Settings, tell: object = None) -> None:
     with guard.posted(path + ".lock", grace, lambda: _relieve(settings)), lock(path, wait=BRIEFLY):
         while not stop.is_set():
             begun = time.monotonic()
+            settings = reread(settings)
             _watched_pass(settings, tell)
             stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
         _end(settings)
+
+
+def reread(settings: Settings) -> Settings:
+    """The settings as their file says now; as they were, and said so, where it can't be read. Its own files stay where the
+    lock and the guard know them."""
+    if not settings.source or not os.path.exists(settings.source):
+        return settings
+    try:
+        now = config.load(settings.source)
+    except ConfigError as err:
+        print(f"workhorse dispatch: {err}; going on with the settings of before", file=sys.stderr, flush=True)
+        return settings
+    kept = {key.replace(".", "__"): settings[key] for key in ("dispatch.state", "publish.path")}
+    return now.replace(**kept)
 
 
 def _end(settings: Settings) -> None:

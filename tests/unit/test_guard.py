@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import passes
+from slurm_hook import config, passes, watching
 
 ROOT = Path(__file__).resolve().parents[2]
 # a dispatcher that takes the lock, says so, and ends as it is told to; its guard writes down each look
@@ -96,3 +96,18 @@ def test_a_successor_in_time_leaves_it_nothing_to_do(tmp_path):
     with passes.lock(str(tmp_path / "state"), wait=5.0):
         assert poll(lambda: gone(process.pid))
     assert looks(tmp_path) == ""
+
+
+def test_a_watch_goes_by_the_settings_as_they_are_now(tmp_path, capsys):
+    path = tmp_path / "workhorse.toml"
+    path.write_text("[dispatch]\nperiod = 60.0\nstate = '/a'\n[publish]\npath = '/p'\n")
+    first = config.load(str(path))
+    path.write_text("[dispatch]\nperiod = 5.0\nrequeue = true\nstate = '/b'\n[publish]\npath = '/q'\n")
+    now = watching.reread(first)
+    assert (now["dispatch.period"], now["dispatch.requeue"]) == (5.0, True)
+    assert (now["dispatch.state"], now["publish.path"]) == ("/a", "/p"), "where its lock and its guard are"
+    path.write_text("[dispatch]\nperiod = 'soon'\n")
+    assert watching.reread(now) is now and "going on with the settings of before" in capsys.readouterr().err
+    path.unlink()
+    assert watching.reread(now) is now
+    assert watching.reread(config.Settings())["dispatch.period"] == 60.0

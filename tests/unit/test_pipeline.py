@@ -153,7 +153,7 @@ def test_submission_chains_the_ids(folder, slurm):
 @pytest.mark.parametrize(("fail_at", "cancelled"), [(1, None), (2, ["101"]), (3, ["101", "102"])])
 def test_a_later_failure_cancels_what_was_submitted(folder, slurm, monkeypatch, fail_at, cancelled):
     monkeypatch.setenv("FAIL_AT", str(fail_at))
-    with pytest.raises(SlurmError, match="Invalid partition") as caught:
+    with pytest.raises(pipeline.StageError, match="Invalid partition") as caught:
         pipeline.submit(read(folder, GOOD), lambda *_: None)
     calls = slurm()
     assert len([c for c in calls if c[0] == "sbatch"]) == fail_at
@@ -162,10 +162,25 @@ def test_a_later_failure_cancels_what_was_submitted(folder, slurm, monkeypatch, 
     assert ("nothing was submitted" in str(caught.value)) is (cancelled is None)
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "code"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid account", pipeline.StageError, 1),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", SlurmError, 69),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", SlurmError, 69),
+    ],
+)
+def test_refused_is_told_apart_from_unanswered(folder, slurm, tmp_path, said, error, code):
+    (tmp_path / "bin/sbatch").write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    with pytest.raises(error, match="nothing was submitted") as caught:
+        pipeline.submit(read(folder, GOOD), lambda *_: None)
+    assert caught.value.exit_code == code and said[-20:] in str(caught.value)
+
+
 def test_jobs_that_can_not_be_cancelled_are_named(folder, slurm, monkeypatch, tmp_path):
     monkeypatch.setenv("FAIL_AT", "2")
     (tmp_path / "bin/scancel").write_text("#!/bin/sh\necho no >&2; exit 1\n")
-    with pytest.raises(SlurmError, match=r"could not be cancelled \(no\): prepare \(101\)"):
+    with pytest.raises(pipeline.StageError, match=r"could not be cancelled \(no\): prepare \(101\)"):
         pipeline.submit(read(folder, GOOD), lambda *_: None)
 
 

@@ -121,6 +121,21 @@ def test_a_pipeline_with_its_finished_stages():
     assert queue.pipeline_parts("llama", found, [], "carol", NOW) == ()
 
 
+@pytest.mark.parametrize(
+    ("dependency", "after", "never"),
+    [
+        ("afterok:12(failed)", "12", "12"), ("afterok:12(unfulfilled),afterok:11(failed)", "12,11", "11"),
+        ("afterany:12(unfulfilled)", "12", ""), ("singleton(unfulfilled)", "", ""), ("", "", ""),
+    ],
+)  # fmt: skip
+def test_a_stage_that_can_never_start_says_so(dependency, after, never):
+    stage = job(13, comment=NAMED, dependency=dependency)
+    (part,) = queue.pipeline_parts("llama", [stage], [], "alice", NOW)
+    assert (part.after, part.never, part.turn) == (after, never, not dependency)
+    cell = cli_queue._part_cells(part)[-1]
+    assert cell == (f"never: {never} ended otherwise" if never else f"after {after}" if after else "" if dependency else "next")
+
+
 @pytest.fixture
 def slurm(monkeypatch):
     found = [job(1, name="\x1b[2Jev|il\nname"), job(2, user="bob", name="bobs")]
