@@ -19,6 +19,7 @@ site_usage() {
   --python PATH       the Python to use                                         [the first new enough]
   --watch             dispatch as one service that goes on, instead of a timer each minute (--timer: back again)
   --cron              cron instead of systemd timers (chosen by itself where systemd doesn't run)
+  --submit            with --role controller: people submit here, too, so the sbatch wrapper goes into their PATH
   --no-path           don't put the wrapper into users' PATH
   --root DIR          install below DIR, for images; nothing is started
   --dry-run           print every action, do none
@@ -31,7 +32,7 @@ TXT
 site_main() {
     role='' prefix=/opt/workhorse user=workhorse wheels='' root='' asked_python='' publish=''
     config=/etc/workhorse state=/var/lib/workhorse
-    dry='' purge='' cron='' path=1 force='' watch='' what=install
+    dry='' purge='' cron='' path=1 force='' watch='' submit='' what=install
     while [ $# -gt 0 ]; do
         case $1 in
             --role|--prefix|--user|--publish|--wheels|--python|--root|--download-wheels)
@@ -45,7 +46,8 @@ site_main() {
             --cron) cron=1;;
             --watch) watch=yes;;
             --timer) watch=no;;
-            --no-path) path='';;
+            --submit) submit=yes;;
+            --no-path) path='' submit=no;;
             --force) force=1;;
             *) usage_error "$1: unknown";;
         esac
@@ -90,6 +92,7 @@ check_options() {
     done
     case $prefix in ''|/usr|/usr/local|/etc|/var|/opt|/home|/root) usage_error "--prefix '$prefix': a folder of its own, such as /opt/workhorse";; esac
     case $user in *[!a-z0-9_-]*|''|-*) usage_error "--user $user: not a user name";; esac
+    [ -z "$submit" ] || [ "$submit" = no ] || [ "$what:$role" = install:controller ] || usage_error "--submit goes with --role controller; the other roles have the wrapper anyway"
     [ -z "$purge" ] || [ "$what" = uninstall ] || usage_error "--purge goes with --uninstall"
     [ "$what" = download ] || [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die "writes to $prefix, $config and systemd: run it as root, or with --dry-run to see what it would do"
     [ "$what" = download ] || [ -z "$wheels" ] || [ -d "$wheels" ] || die "--wheels $wheels: no such folder; fill one with --download-wheels on a host with internet"
@@ -276,6 +279,9 @@ site_install() {
     publish=${publish:-$(installed_option publish)}
     publish=${publish:-$state/public}
     watch=${watch:-$(installed_option watch)}
+    submit=${submit:-$(installed_option submit)}
+    [ "$role" = controller ] || [ "$(installed_option role)" != controller ] ||
+        die "this host is installed as controller, and --role $role would end its collect, refresh and dispatch. Where people submit on it, too: --role controller --submit. To change the role: --uninstall first (the history stays)"
     [ "$role" = compute ] || say_scheduler
     make_user
     build_release
@@ -311,12 +317,14 @@ install_programs() {
         lua_plugin "$file" >"$scratch/plugin.lua"
         put "$scratch/plugin.lua" "$prefix/lua/${file##*/}" 0644
     done
-    [ "$role" = controller ] || install_hints
-    if [ -n "$path" ] && [ "$role" != controller ]; then
+    if people_submit; then install_hints; fi
+    if [ -n "$path" ] && people_submit; then
         put "$top/etc/profile/workhorse.sh" /etc/profile.d/workhorse.sh 0644
         put "$top/etc/profile/workhorse.csh" /etc/profile.d/workhorse.csh 0644
     fi
 }
+
+people_submit() { [ "$role" != controller ] || [ "$submit" = yes ]; }
 
 # Which jobs can be ours is told to the wrapper in a small local file, which the service user keeps up to date.
 install_hints() {
@@ -423,7 +431,7 @@ write_manifest() {
         case " ${manifest[*]} " in *" $old "*) ;; *) [ ! -e "$root$old" ] || act rm -f "$root$old";; esac
     done < <(cat "$root$prefix/manifest" 2>/dev/null)
     printf '%s\n' "${manifest[@]}" | sort -u >"$scratch/manifest"
-    printf 'role=%s\nuser=%s\npublish=%s\nwatch=%s\nslurm_bin=%s\nslurm_conf=%s\n' "$role" "$user" "$publish" "$watch" "$slurm_bin" "$slurm_conf" >"$scratch/install.conf"
+    printf 'role=%s\nuser=%s\npublish=%s\nwatch=%s\nsubmit=%s\nslurm_bin=%s\nslurm_conf=%s\n' "$role" "$user" "$publish" "$watch" "$submit" "$slurm_bin" "$slurm_conf" >"$scratch/install.conf"
     put "$scratch/manifest" "$prefix/manifest" 0644
     put "$scratch/install.conf" "$prefix/install.conf" 0644
 }
@@ -437,7 +445,7 @@ site_next_steps() {
         next_step "runuser -u $user -- $prefix/bin/workhorse refresh" "first reading and first scores"
     fi
     [ "$role" = compute ] || next_step "workhorse doctor" "what is missing, and how to mend it"
-    [ "$role" != login ] || say "  log in anew: $prefix/bin is now first in PATH"
+    case $role:$path:$submit in login:1:* | controller:1:yes) say "  log in anew: $prefix/bin is now first in PATH";; esac
     [ ! -d "$root$prefix/lua" ] || say "  Lua plugins for Slurm (optional): $prefix/lua, see the head of each file"
 }
 

@@ -47,6 +47,31 @@ def test_dry_run_prints_every_action_and_does_none(role, tmp_path):
     assert ("/etc/profile.d/workhorse.sh" in text) == (role != "controller")
 
 
+def test_a_controller_where_people_submit_has_the_wrapper_in_their_path(tmp_path):
+    text = install("--role", "controller", "--submit", "--dry-run", "--root", str(tmp_path)).stdout
+    assert "/etc/profile.d/workhorse.sh" in text and "workhorse-hints" in text and "workhorse-dispatch.timer" in text
+    assert "first in PATH" in text
+    config = tmp_path / "opt/workhorse/install.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text("role=controller\nsubmit=yes\n")
+    for args, there in [((), True), (("--no-path",), False)]:
+        text = install("--role", "controller", *args, "--dry-run", "--root", str(tmp_path)).stdout
+        assert ("/etc/profile.d/workhorse.sh" in text) == there, "an upgrade remembers"
+
+
+@pytest.mark.parametrize("role", ["login", "compute"])
+def test_a_controller_is_not_made_another_host_by_the_way(tmp_path, role):
+    """Its timers would go, and nobody would hear of it."""
+    config = tmp_path / "opt/workhorse/install.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text("role=controller\n")
+    done = install("--role", role, "--dry-run", "--root", str(tmp_path))
+    assert done.returncode == 1 and "--role controller --submit" in done.stderr and "would" not in done.stdout, done
+    config.write_text(f"role={role}\n")
+    assert install("--role", "controller", "--dry-run", "--root", str(tmp_path)).returncode == 0
+    assert install("--role", "login", "--submit", "--dry-run").returncode == 2
+
+
 def test_a_dry_run_says_why_cron_who_runs_it_and_what_comes_next():
     done = install("--role", "controller", "--dry-run", "--cron").stdout
     assert "Regular runs: cron, as --cron asks" in done and "Run it without that" in done and "mode observe" in done
