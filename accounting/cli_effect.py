@@ -60,17 +60,17 @@ def compared(
     start, end = window
     with progress.steps("effect", 3) as step:
         step("asking accounting for marks")
-        modes = treatment.marks(start, end, asked or "", settings)
+        modes, seconds = treatment.side_by_side(treatment.marks(start, end, asked or "", settings))
         step("reading the history")
         steered, control = treatment.groups(database, name, modes, (float(start), float(end)), settings)
         step("comparing")
-        return steered, control, effects.compare(steered, control, weeks=(end - start) / (7 * 86400.0))
+        return steered, control, effects.compare(steered, control, weeks=max(seconds, 3600.0) / (7 * 86400.0))
 
 
 def _too_few(steered: effects.Group, control: effects.Group, since: str) -> str:
     return (
-        f"{len(steered)} steered and {len(control)} control jobs since {since}: {effects.LEAST} of each are needed; set "
-        "[steer] control_share, let Slurm keep comments (AccountingStoreFlags=job_comment)"
+        f"{len(steered)} steered and {len(control)} control jobs side by side since {since}: {effects.LEAST} of each are needed; "
+        "set [steer] control_share, let Slurm keep comments (AccountingStoreFlags=job_comment)"
     )
 
 
@@ -99,6 +99,8 @@ def line(row: effects.Difference) -> str:
         verdict = "sure"
     elif row.more_weeks is None:
         verdict = "no difference yet"
+    elif row.more_weeks < 1.5:
+        verdict = "not sure: about a week more"
     else:
         verdict = f"not sure: about {row.more_weeks:.0f} more weeks" if row.more_weeks < 520 else "not sure: more than ten years"
     return f"{numbers}; {interval}; {verdict}"

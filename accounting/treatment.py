@@ -21,17 +21,31 @@ from .history import load_history
 FIELDS = ("JobIDRaw", "Submit", "Comment")
 
 
-def marks(start: int, end: int, cluster: str, settings: Settings) -> dict[int, str]:
-    """Mode of each marked job (avoid, steer, control) that ran in the window, by raw id. Raises SlurmError."""
-    found: dict[int, str] = {}
+def marks(start: int, end: int, cluster: str, settings: Settings) -> dict[int, tuple[str, float]]:
+    """Mode (avoid, steer, control) and submission (epoch seconds) of each marked job that ran in the window, by raw id.
+
+    Raises SlurmError.
+    """
+    found: dict[int, tuple[str, float]] = {}
     step = int(settings["history.window_hours"]) * 3600
     for begin in range(start, end, step):
         query = sacct.Query(begin, min(begin + step, end), cluster=cluster, timeout=settings["slurm.timeout"], fields=FIELDS)
-        for number, _, comment in query.rows():
+        for number, submit, comment in query.rows():
             told = mark.parse(comment)
-            if told is not None and told.decided and number.isdigit():
-                found[int(number)] = told.mode
+            if told is not None and told.decided and number.isdigit() and submit.isdigit():
+                found[int(number)] = told.mode, float(submit)
     return found
+
+
+def side_by_side(found: Mapping[int, tuple[str, float]]) -> tuple[dict[int, str], float]:
+    """Modes of the jobs that were submitted while a control group was kept, and for how many seconds it was.
+
+    Steered jobs from before the first control job or after the last met another cluster: they would be compared with
+    nobody of their own time.
+    """
+    times = [submit for mode, submit in found.values() if mode == "control"]
+    first, last = min(times, default=0.0), max(times, default=0.0)
+    return {job: mode for job, (mode, submit) in found.items() if first <= submit <= last}, last - first
 
 
 def groups(

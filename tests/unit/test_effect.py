@@ -71,11 +71,26 @@ def test_more_weeks_grow_with_the_square_of_the_interval():
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [(0.0, "sure"), (None, "no difference yet"), (12.4, "about 12 more weeks"), (9e9, "ten years")]
+    ("more", "words"),
+    [
+        (0.0, "; sure"),
+        (0.02, "not sure: about a week more"),
+        (None, "no difference yet"),
+        (12.4, "about 12 more weeks"),
+        (9e9, "ten years"),
+    ],
 )
 def test_the_verdict_in_words(more, words):
     row = effect.Difference("failed", "failures per 100 jobs", 1.0, 2.0, -1.0, -3.0, 1.0, more)
     assert cli_effect.line(row).endswith(words)
+
+
+def test_only_jobs_of_the_same_time_are_compared():
+    """control_share was set after a while, and taken back later."""
+    found = {1: ("steer", 100.0), 2: ("control", 200.0), 3: ("avoid", 250.0), 4: ("control", 300.0), 5: ("steer", 301.0)}
+    assert treatment.side_by_side(found) == ({2: "control", 3: "avoid", 4: "control"}, 100.0)
+    assert treatment.side_by_side({1: ("steer", 100.0)}) == ({}, 0.0)
+    assert treatment.side_by_side({}) == ({}, 0.0)
 
 
 COMPARED = Settings({"steer.control_share": 0.1})
@@ -86,7 +101,7 @@ COMPARED = Settings({"steer.control_share": 0.1})
     [
         ((100, 50), COMPARED, ["100 steered jobs of the last 28 days against the 50", "node-hours lost per job",
                                "failures per 100 jobs: 5 steered", "hours waited per job"]),
-        ((9, 50), COMPARED, ["9 steered and 50 control jobs since 28 days ago: 10 of each are needed"]),
+        ((9, 50), COMPARED, ["9 steered and 50 control jobs side by side since 28 days ago: 10 of each are needed"]),
         ((100, 50), Settings(), ["control_share] is 0"]),
         (None, COMPARED, ["Not compared: sacct is not in PATH"]),
     ],
