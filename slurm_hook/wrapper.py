@@ -355,14 +355,14 @@ def _script_name(call: Call, command: CommandLine) -> str:
 
 
 def components(script: bytes) -> int:
-    """Components that a script's `#SBATCH hetjob` lines make."""
+    """Components that a script's `#SBATCH hetjob` lines make; sbatch takes `#SLURM` for the same word."""
     count = 1
     for raw in script.split(b"\n"):
         text = raw.strip()
         if text and not text.startswith(b"#"):
             break
-        if raw.startswith(b"#SBATCH") and raw[7:].split()[:1] in ([b"hetjob"], [b"packjob"]):
-            count += 1
+        for word in (b"#SBATCH", b"#SLURM"):
+            count += raw.startswith(word) and raw[len(word) :].split()[:1] in ([b"hetjob"], [b"packjob"])
     return count
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 from accounting import metrics
 from slurm_hook import hostlist, snapshot
 from tests.sandbox import Sandbox
+from tests.unit.test_shim import Shim
 from tests.wrapped import PYTHON, REAL, Wrapped, write_shim
 
 pytestmark = pytest.mark.integration
@@ -314,3 +316,19 @@ def test_fifty_at_once_spread(sandbox, job):
     assert log.read_text().count("Zero Bytes were transmitted") == before
     shares = {name: sum(name in pool for pool in pools) for name in sandbox.nodes}
     assert max(shares.values()) < 25 and sum(count > 0 for count in shares.values()) >= 14
+
+
+def test_a_user_who_may_start_no_more_processes_submits_all_the_same():
+    """Bash tries for a quarter of a minute, and then would end itself."""
+    root = Path(tempfile.mkdtemp(prefix="wh-odd-"))
+    try:
+        made = Shim(root, "bash -p")
+        made.says("--exclude=gpu02")
+        root.chmod(0o755)
+        made.real.write_text('#!/bin/sh\necho "job of $*"\n')
+        limited = f"ulimit -u 1; cd /; exec {made.sbatch} -N4 {made.script} 'a b'"
+        words = ["setpriv", "--reuid=64998", "--regid=64998", "--clear-groups", "bash", "-c", limited]
+        done = subprocess.run(words, env=made.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout.decode()) == (0, f"job of -N4 {made.script} a b\n"), done.stderr
+    finally:
+        shutil.rmtree(root)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import options, request
+from slurm_hook import options, request, wrapper
 from slurm_hook.errors import RequestError
 
 
@@ -192,3 +192,15 @@ def test_components_and_unknown_options():
 )
 def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
     assert options.without_quiet(argv, options.read(argv)) == left
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("#SBATCH hetjob", 2), ("#SBATCH\tpackjob -N1", 2), ("#SBATCHhetjob", 2), ("#SLURM hetjob", 2), ("#SLURMpackjob", 2),
+        ("#SBATCH -J hetjob", 1), ("# SBATCH hetjob", 1), (" #SBATCH hetjob", 1), ("#SLURMhet", 1), ("true\n#SLURM hetjob", 1),
+    ],
+)  # fmt: skip
+def test_components_of_a_script(line, count):
+    """As sbatch counts them: a component that is missed would share the pool of the first."""
+    assert wrapper.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
