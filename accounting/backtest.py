@@ -144,24 +144,29 @@ def _once(node: Any, time: FloatArray, n: int, within: float) -> FloatArray:
     return sum_by(node[fresh], np.ones(int(fresh.sum())), n)
 
 
-def read_truth(path: str, history: History) -> tuple[Any, FloatArray]:
+def read_truth(path: str, history: History, unknown: list[str] | None = None) -> tuple[Any, FloatArray]:
     """Tickets: a CSV with columns `node` and `time` (epoch seconds or ISO 8601, UTC where no zone is given).
 
-    Raises InputError naming line and mend. Nodes that the history doesn't know are left out.
+    Raises InputError naming line and mend. Nodes that the history doesn't know are left out, and noted in `unknown`.
     """
     position = {name: i for i, name in enumerate(history.nodes.names)}
     nodes, moments = [], []
+    strangers: list[str] = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             if not {"node", "time"} <= set(reader.fieldnames or ()):
                 raise InputError(f"{path}: no columns `node` and `time` in its first line; add a header line node,time")
             for row in reader:
-                if row["node"] in position:
-                    nodes.append(position[row["node"]])
-                    moments.append(_moment(row["time"] or "", f"{path}, line {reader.line_num}"))
+                if row["node"] not in position:
+                    strangers.append(row["node"] or "")
+                    continue
+                nodes.append(position[row["node"]])
+                moments.append(_moment(row["time"] or "", f"{path}, line {reader.line_num}"))
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{path}: can't be read ({getattr(err, 'strerror', None) or err}); give a CSV file in UTF-8") from err
+    if unknown is not None:
+        unknown.extend(strangers)
     return np.array(nodes, np.int64), np.array(moments, np.float64)
 
 

@@ -14,7 +14,7 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
 from slurm_hook.explain import check_single
 from slurm_hook.snapshot import WHILE_MARKED
-from slurm_hook.terminal import count, say
+from slurm_hook.terminal import count, one_line, say
 
 from . import progress, times
 from .attribution import Attribution, attribute
@@ -24,7 +24,7 @@ from .columns import History
 from .explain import FAILED, MARKED, STEP_FAILED, Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
-from .lemons import Lemon, describe
+from .lemons import TIMES_MEDIAN, Lemon, describe
 from .scoring import model, options
 from .store import connect_to_read, the_cluster
 from .suspects import suspects
@@ -102,7 +102,7 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
 
 def _lemon_text(lemon: Lemon) -> str:
     return (
-        f"{lemon.name}: {lemon.words} (P = {lemon.probability:.2f})\n"
+        f"{lemon.name}: {lemon.words} (P = {lemon.probability:.2f} of over {TIMES_MEDIAN:g} × the median)\n"
         f"  draining it: about {lemon.gain:.1f} fewer failures in 30 days\n  {lemon.command}"
     )
 
@@ -158,11 +158,25 @@ def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, tr
     with progress.steps("backtest", 1 + STEPS) as step:
         step("reading the history")
         history = _load(ctx, source, train_days + test_days)
+        tickets = _tickets(truth, history) if truth else None
         result = backtest(
             history, train_days, test_days, options=options(settings), model=model(settings),
-            truth=read_truth(truth, history) if truth else None, worst_share=settings.steer.max_excluded, step=step,
+            truth=tickets, worst_share=settings.steer.max_excluded, step=step,
         )  # fmt: skip
     say(json.dumps(_plain(result), indent=1, allow_nan=False) if as_json else backtest_text(result))
+
+
+def _tickets(path: str, history: History) -> Any:
+    """The tickets of a file; those of nodes that nobody knows are told, as a mistyped name would count for nothing."""
+    unknown: list[str] = []
+    tickets = read_truth(path, history, unknown)
+    if unknown:
+        names = one_line(", ".join(sorted(set(unknown))[:5]))
+        say(
+            f"workhorse: {path}: {count(len(unknown), 'ticket')} of nodes that the history doesn't know left out: {names}",
+            err=True,
+        )
+    return tickets
 
 
 def _plain(value: Any) -> Any:

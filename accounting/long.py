@@ -20,9 +20,10 @@ from slurm_hook.errors import SlurmError
 from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores
 
 if TYPE_CHECKING:
-    from .story import Story
+    from .story import Failure, Story
 
-SHOWN = 8
+SHOWN, FEW_SHOWN = 8, 3
+LONGEST_NAME = 60  # characters of a job's user and name
 ALIKE = 0.05  # scores that differ by less tell no nodes apart
 OWN_DAYS = 30
 TIMEOUT = 20.0
@@ -124,13 +125,18 @@ def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> d
 def story_words(story: Story) -> list[str]:
     """A node's history in lines."""
     lines = [f"Worked {story.busy_hours:,.0f} h, {story.heavy_hours:,.0f} h of it heavy."]
-    for failure in reversed(story.failures[-SHOWN:]):
-        where = f"on {failure.nodes} nodes" if failure.nodes > 1 else "on this node alone"
-        share = "known to be this node's doing" if failure.known and failure.blame > 0.5 else f"{failure.blame:.0%} this node"
-        own = "" if failure.known else f", {failure.own:.0%} the job itself"
-        lines.append(f"Failure {_when(failure.time)}: job {failure.job} of {failure.work} {where}: {share}{own}.")
-    if len(story.failures) > SHOWN:
-        lines.append(f"… and {len(story.failures) - SHOWN} earlier failures.")
+    from .story import CHARGED  # noqa: PLC0415 - numpy
+
+    charged = [failure for failure in story.failures if failure.blame >= CHARGED]
+    rest = [failure for failure in story.failures if failure.blame < CHARGED]
+    lines += [_failure_words(failure) for failure in reversed(charged[-SHOWN:])]
+    if len(charged) > SHOWN:
+        lines.append(f"… and {len(charged) - SHOWN} earlier ones that it is charged with.")
+    others = max(story.failures_in_all, len(story.failures)) - len(charged)
+    if others:
+        it = "it" if charged else "this node"
+        lines.append(f"{others} failures touched it of which {it} bears less than {CHARGED:.0%} each; the last ones:")
+        lines += [_failure_words(failure) for failure in reversed(rest[-FEW_SHOWN:])]
     for group in reversed(story.groups[-3:]):
         lines.append(
             f"Heavy group {_when(group.start)} to {_when(group.end)}: {group.tasks} tasks, {group.overload_hours:.1f} h overload,"
@@ -138,8 +144,17 @@ def story_words(story: Story) -> list[str]:
         )
     for event in reversed(story.events[-SHOWN:]):
         until = f"to {_when(event.end)}" if event.end else "and still"
-        lines.append(f"Event {_when(event.start)} {until}: {event.kind} ({event.reason_class}) {event.reason}")
+        what = event.kind if event.kind == event.reason_class else f"{event.kind} ({event.reason_class})"
+        lines.append(f"Event {_when(event.start)} {until}: {what} {event.reason}".rstrip())
     return lines
+
+
+def _failure_words(failure: Failure) -> str:
+    where = f"on {failure.nodes} nodes" if failure.nodes > 1 else "on this node alone"
+    share = "known to be this node's doing" if failure.known and failure.blame > 0.5 else f"{failure.blame:.0%} this node"
+    own = "" if failure.known else f", {failure.own:.0%} the job itself"
+    work = failure.work if len(failure.work) <= LONGEST_NAME else f"{failure.work[: LONGEST_NAME - 1]}…"
+    return f"Failure {_when(failure.time)}: job {failure.job} of {work} {where}: {share}{own}."
 
 
 def own_jobs(node: str, now: float) -> list[str]:

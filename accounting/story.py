@@ -19,6 +19,7 @@ from .store import loaded_text
 
 MOST_POINTS = 240
 MOST_FAILURES = 60
+CHARGED = 0.1  # a failure is told as the node's from this share of the blame on
 MOST_EVENTS = 40
 
 
@@ -71,6 +72,7 @@ class Story:
     events: tuple[Event, ...]
     busy_hours: float
     heavy_hours: float
+    failures_in_all: int = 0
 
 
 def stories(
@@ -87,6 +89,7 @@ def stories(
             events=tuple(events.get(history.nodes.names[node], ())[-MOST_EVENTS:]),
             busy_hours=float(scored.exposure.busy[node]),
             heavy_hours=float(scored.exposure.heavy[node]),
+            failures_in_all=int((scored.failures.node == node).sum()),
         )
         for node in wanted
     ]
@@ -116,10 +119,11 @@ def _thinned(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def failures_of(history: History, scored: attributing.Attribution, node: int) -> tuple[Failure, ...]:
-    """Failures that touched the node, oldest first; the last MOST_FAILURES of them."""
+    """Failures that touched the node, oldest first; of many the last MOST_FAILURES, but those it is charged with first."""
     failures = scored.failures
     rows = np.flatnonzero(failures.node == node)
-    rows = rows[np.argsort(failures.time[failures.failure[rows]], kind="stable")][-MOST_FAILURES:]
+    rows = rows[np.lexsort((failures.time[failures.failure[rows]], scored.blame[rows] >= CHARGED))][-MOST_FAILURES:]
+    rows = rows[np.argsort(failures.time[failures.failure[rows]], kind="stable")]
     sizes = np.bincount(failures.failure, minlength=len(failures))
     jobs = first_jobs(history, scored)
     return tuple(

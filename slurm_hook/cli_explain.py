@@ -71,16 +71,19 @@ def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> Non
 
 def ask_slurm(job: str) -> JobFacts | None:
     """The job as slurmctld or else accounting knows it; None where neither does or answers. Raises UsageError for an array."""
+    number = explaining.own_number(job)
     try:
-        code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", job, "-o", explaining.SQUEUE])
+        code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", number, "-o", explaining.SQUEUE])
         found = explaining.from_squeue(out) if code == 0 else None
         if found is None:
-            argv = ["sacct", "-X", "-n", "-P", "-j", job, "-o", explaining.SACCT]
+            argv = ["sacct", "-X", "-n", "-P", "-j", number, "-o", explaining.SACCT]
             found = explaining.from_sacct(commands.run(argv))
     except SlurmError:
         return None
     if found is not None:
         explaining.check_single(job, found.job)
+        if "+" in job and found.job != job:  # the components' numbers don't follow each other here
+            return None
     return found
 
 

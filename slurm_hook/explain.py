@@ -71,6 +71,12 @@ def checked_id(text: str) -> str:
     return text
 
 
+def own_number(job: str) -> str:
+    """What to ask Slurm for: of component 123+1 its own number, which is 124, as 123+1 gives the first component's row."""
+    first, plus, offset = job.partition("+")
+    return str(int(first) + int(offset)) if plus else job
+
+
 def check_single(asked: str, label: str) -> None:
     """Raises UsageError where a number stands for an array or a heterogeneous job: each of its members has its own story."""
     if label != asked and label.startswith((f"{asked}_", f"{asked}+")):

@@ -6,7 +6,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from slurm_hook import explain
+from slurm_hook import cli_explain, explain
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.mark import Mark, text
@@ -81,6 +81,18 @@ def slurm(folder, user, state="PENDING"):
     path.chmod(0o755)
 
 
+def test_a_component_is_asked_for_by_its_own_number(site):
+    """Slurm gives the row of the first component for 7+1."""
+    rows = {7: "7+0|7|root|COMPLETED|n1||", 8: "7+1|8|root|COMPLETED|n2||"}
+    path = site / "squeue"
+    cases = "".join(f"*' -j {number} '*) echo '{row}';; " for number, row in rows.items())
+    path.write_text(f'#!/bin/sh\ncase " $* " in {cases} *) exit 1;; esac\n')
+    path.chmod(0o755)
+    assert [cli_explain.ask_slurm(label).nodes for label in ("7+0", "7+1", "8")] == [("n1",), ("n2",), ("n2",)]
+    path.write_text("#!/bin/sh\necho '9|8|root|COMPLETED|n3||'\n")  # numbers that don't follow each other
+    assert cli_explain.ask_slurm("7+1") is None
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     (tmp_path / "snapshots").mkdir()
@@ -118,7 +130,6 @@ def test_others_are_told_nothing(site, monkeypatch):
 @pytest.mark.parametrize(("state", "told"), [("PENDING", False), ("RUNNING", False), ("COMPLETED", True), ("FAILED", True)])
 def test_nobody_is_blamed_for_a_job_that_has_not_ended(site, monkeypatch, state, told):
     from accounting.explain import Verdict
-    from slurm_hook import cli_explain
 
     slurm(site, "root", state)
     (site / "none.db").touch()

@@ -277,7 +277,9 @@ def test_backtest_by_tickets(tmp_path):
     h, _ = _long_history()
     tickets = tmp_path / "tickets.csv"
     tickets.write_text(f"node,time,what\nn0,{h.as_of - 5 * 86400},Xid\nn1,2026-01-01T12:00:00,fan\nunknown,1,\n")
-    truth = read_truth(str(tickets), h)
+    strangers = []
+    truth = read_truth(str(tickets), h, strangers)
+    assert strangers == ["unknown"]
     assert truth[0].tolist() == [0, 1]
     result = backtest(h, 60, 30, truth=truth)
     assert result.failures == 2 if T0 + 60 * 86400 <= truth[1][1] <= h.as_of else 1

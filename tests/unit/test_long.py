@@ -7,10 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from accounting import long
+from accounting.attribution import attribute
+from accounting.columns import WRONG
+from accounting.story import Failure, Story, failures_of
 from slurm_hook.cli import workhorse
 from slurm_hook.snapshot import NodeScore, Scores
 from slurm_hook.terminal import printable
 from tests import history_made
+from tests.unit.histories import history
 
 NOW = 1_800_000_000.0
 
@@ -62,6 +66,30 @@ def test_who_may_read_the_history_sees_the_failures(site):
     text = shown.output
     assert text.startswith("n0003\n") and "Lemon" in text and "this node" in text and "Heavy group" in text and "of user" in text
     assert all(ch.isprintable() or ch == "\n" for ch in text), "job names with escapes reach no terminal"
+
+
+def test_what_a_node_is_charged_with_comes_first():
+    def failure(number, blame, known=False, work="alice/train"):
+        return Failure(NOW + number, number, 2, blame, 1 - blame, known, "alice", work)
+
+    charged = [failure(1, 1.0, known=True), failure(2, 0.5, work="alice/" + "x" * 300)]
+    node = Story("a", (), (*charged, *(failure(n, 0.01) for n in range(3, 40))), (), 100.0, 50.0, 77)
+    lines = long.story_words(node)
+    assert "job 2 of alice/xxx" in lines[1] and "50% this node, 50% the job itself" in lines[1] and len(lines[1]) < 150
+    assert "job 1 of alice/train on 2 nodes: known to be this node's doing." in lines[2]
+    assert lines[3] == "75 failures touched it of which it bears less than 10% each; the last ones:"
+    assert [line.split(" job ")[1][:2] for line in lines[4:]] == ["39", "38", "37"]
+    assert "failures touched" not in "".join(long.story_words(Story("a", (), tuple(charged), (), 1.0, 1.0, 2)))
+
+
+def test_failures_that_a_node_is_charged_with_are_never_thinned_away():
+    rows = [
+        {"nodes": [0], "start": 2.0 * n, "end": 2.0 * n + 1, "outcome": WRONG, "culprit": 0 if n < 3 else -1} for n in range(99)
+    ]
+    h = history(rows, as_of=240.0)
+    told = failures_of(h, attribute(h), 0)
+    assert len(told) == 60 and [f.known for f in told[:4]] == [True, True, True, False]
+    assert [f.time for f in told] == sorted(f.time for f in told)
 
 
 def test_who_may_not_sees_counts_only(site, monkeypatch):
