@@ -12,13 +12,14 @@ from slurm_hook.errors import UsageError
 from slurm_hook.terminal import count, one_line, say
 
 from . import collect as collecting
-from . import dump, events, progress, times
+from . import convert, dump, events, progress, times
 from .cli import database_path
 from .records import Reject
-from .store import Store, connect, stored_text, the_cluster, transaction
+from .store import Store, connect, connect_to_read, expand_nodes, loaded_text, stored_text, the_cluster, transaction
 
 FARTHEST = 366 * times.DAY  # s; a mark may name planned work
 LONGEST_NOTE = 1000
+SOURCE = "mark"  # of node events
 NODE_MARKS = ("repaired", "bad", "ignore")
 
 
@@ -29,39 +30,63 @@ NODE_MARKS = ("repaired", "bad", "ignore")
 @click.option("--at", "at_text", default="now", show_default=True, help="since when")
 @click.option("--until", help="mark holds until then; default: until the next")
 @click.option("--note", default="", help="why")
+@click.option("--undo", is_flag=True, help="take the last such mark off again")
+@click.option("--list", "as_list", is_flag=True, help="show all marks")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the database")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
 @click.pass_context
-def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str | None, **options: Any) -> None:
+def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str | None, as_list: bool, **options: Any) -> None:
     """Tell what accounting can't know.
 
     \b
     workhorse mark NODE repaired      earlier evidence against it counts half
-    workhorse mark NODE bad           known to be bad
+    workhorse mark NODE bad           known to be bad, until it is marked repaired
     workhorse mark NODE ignore        evidence of this time is left out (with --until)
     workhorse mark --job ID wrong     the job completed, but its result is wrong
 
+    NODE may be a list: gpu[017-018].
+
     Example: workhorse mark gpu017 repaired --note "new GPU 3"
     """
+    if as_list and (node or job):
+        raise UsageError("--list: shows all marks; name no node and no job with it")
     if len(options["note"]) > LONGEST_NOTE:
         raise UsageError(f"--note: {len(options['note'])} characters; at most {LONGEST_NOTE}")
     path = database_path(ctx, options["db"])
+    if as_list:
+        reading = connect_to_read(path)
+        lines = marks_told(reading, the_cluster(reading, path, options["cluster"]))
+        say("\n".join(map(one_line, lines)) if lines else "no marks")
+        return
     db = connect(path, create=False)
     with collecting.one_at_a_time(path):
         store = Store(db, path, the_cluster(db, path, options["cluster"]))
         if job is not None:
-            say(mark_job(store, job, node if mark_name is None else mark_name, options["note"]))
+            name = node if mark_name is None else mark_name
+            say(unmark_job(store, job, name) if options["undo"] else mark_job(store, job, name, options["note"]))
         else:
-            say(mark_node(store, node, mark_name, options))
+            say(unmark_node(store, node, mark_name) if options["undo"] else mark_node(store, node, mark_name, options))
+
+
+def _nodes_of(store: Store, node: str | None, name: str | None) -> tuple[str, ...]:
+    """The nodes that a mark is about. Raises UsageError where it is no mark of nodes that the history knows."""
+    if node is None or name not in NODE_MARKS:
+        said = "" if name is None else f" {name!r} is no mark of a node;"
+        raise UsageError(f"mark what?{said} NODE {'|'.join(NODE_MARKS)}, or --job ID wrong")
+    try:
+        names = expand_nodes(node)
+    except ValueError as err:
+        raise UsageError(str(err)) from None
+    known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
+    for one in names:
+        if one not in known:
+            raise UsageError(f"node {one!r} is not in the history of cluster {store.cluster}; see `workhorse nodes`")
+    return names
 
 
 def mark_node(store: Store, node: str | None, name: str | None, options: dict[str, Any]) -> str:
-    """Keep a mark of a node; returns what to say. Raises UsageError."""
-    if node is None or name not in NODE_MARKS:
-        raise UsageError(f"mark what? NODE {'|'.join(NODE_MARKS)}, or --job ID wrong")
-    known = store.conn.execute("SELECT id FROM nodes WHERE cluster_id = ? AND name = ?", (store.cluster_id, node)).fetchone()
-    if known is None:
-        raise UsageError(f"node {node!r} is not in the history of cluster {store.cluster}; see the table nodes")
+    """Keep a mark of nodes; returns what to say. Raises UsageError."""
+    names = _nodes_of(store, node, name)
     now = int(time.time())
     start = times.parse_when(options["at_text"], now)
     if start > now + FARTHEST:
@@ -69,10 +94,58 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
     end = times.parse_when(options["until"], now) if options["until"] else None
     if end is not None and end <= start:
         raise UsageError(f"--until {options['until']}: not after --at {options['at_text']}")
-    kind_class = {"repaired": "repaired", "bad": "hardware"}.get(name, "unknown")
-    event = events.Event(node, name, start, end, "", options["note"], kind_class, getpass.getuser(), "mark")
-    events.save(store, [event])
-    return f"cluster {store.cluster}: node {node} marked {name}"
+    kind, who = str(name), getpass.getuser()
+    kind_class = {"repaired": "repaired", "bad": "hardware"}.get(kind, "unknown")
+    made = [events.Event(one, kind, start, end, "", options["note"], kind_class, who, SOURCE) for one in names]
+    events.save(store, made)
+    later = "" if start <= now else f" from {convert.utc(start)} on"
+    known_by = "collect or score" if name == "bad" else "score"
+    return f"cluster {store.cluster}: node {node} marked {name}{later}; published scores know it from the next {known_by} on"
+
+
+def unmark_node(store: Store, node: str | None, name: str | None) -> str:
+    """Take the last such mark off each of the nodes; returns what to say. Raises UsageError where one has none."""
+    names = _nodes_of(store, node, name)
+    last = "SELECT max(e.id) FROM node_events e JOIN nodes n ON n.id = e.node_id WHERE n.cluster_id = ? AND n.name = ?"
+    with transaction(store.conn, store.path):
+        for one in names:
+            found = store.conn.execute(
+                f"{last} AND e.kind = ? AND e.source = ?", (store.cluster_id, one, name, SOURCE)
+            ).fetchone()
+            if found[0] is None:
+                raise UsageError(f"node {one!r} has no mark {name}; see workhorse mark --list")
+            store.conn.execute("DELETE FROM node_events WHERE id = ?", found)
+    return f"cluster {store.cluster}: node {node} no longer marked {name}"
+
+
+def unmark_job(store: Store, job: str, name: str | None) -> str:
+    """Take the mark off a job; returns what to say. Raises UsageError where it has none."""
+    which = "SELECT job_id, submit FROM attempts WHERE cluster_id = :cluster AND label = :label"
+    with transaction(store.conn, store.path):
+        gone = store.conn.execute(
+            f"DELETE FROM job_marks WHERE cluster_id = :cluster AND mark = :mark AND (job_id, submit) IN ({which})",  # noqa: S608
+            {"cluster": store.cluster_id, "mark": name, "label": job},
+        )
+        if not gone.rowcount:
+            raise UsageError(f"job {job!r} has no mark {name}; see workhorse mark --list")
+    return f"cluster {store.cluster}: job {job} no longer marked {name}"
+
+
+def marks_told(db: Any, cluster: str) -> list[str]:
+    """All marks in words, earliest first."""
+    rows = db.execute(
+        "SELECT e.start, 'node ' || n.name, e.kind, e.end, e.who, e.reason FROM node_events e JOIN nodes n ON n.id = e.node_id"
+        " JOIN clusters c ON c.id = n.cluster_id WHERE c.name = :cluster AND e.source = :source UNION ALL"
+        " SELECT m.made, 'job ' || coalesce(a.label, m.job_id), m.mark, NULL, m.who, m.note FROM job_marks m"
+        " JOIN clusters c ON c.id = m.cluster_id LEFT JOIN attempts a USING (cluster_id, job_id, submit)"
+        " WHERE c.name = :cluster ORDER BY 1, 2",
+        {"cluster": cluster, "source": SOURCE},
+    )
+    return [
+        f"{what} {kind}, {convert.utc(start)}{f' to {convert.utc(end)}' if end else ''}, by {loaded_text(who)}"
+        + (f": {loaded_text(note)}" if note else "")
+        for start, what, kind, end, who, note in rows
+    ]
 
 
 def mark_job(store: Store, job: str, name: str | None, note: str) -> str:

@@ -122,6 +122,33 @@ def run(*args):
     return CliRunner().invoke(workhorse, [str(a) for a in args])
 
 
+def test_marks_of_several_nodes_are_listed_and_taken_off(db):
+    put(stores(db), row(20, NodeList="n2"))
+    assert run("mark", "n[1-2]", "bad", "--at", "2026-01-01", "--note", "PSU\n\x1b[2J", "--db", db).exit_code == 0
+    assert run("mark", "n1", "bad", "--at", "2026-01-03", "--db", db).exit_code == 0
+    assert run("mark", "--job", "14_3", "wrong", "--db", db).exit_code == 0
+    told = run("mark", "--list", "--db", db).output.splitlines()
+    assert [line.partition(" by ")[0].partition(",")[0] for line in told] == [
+        "node n1 bad",
+        "node n2 bad",
+        "node n1 bad",
+        "job 14_3 wrong",
+    ]
+    assert told[0].endswith(": PSU\\x0a\\x1b[2J")
+    assert run("mark", "n1", "bad", "--undo", "--db", db).exit_code == 0
+    assert run("mark", "--job", "14_3", "wrong", "--undo", "--db", db).exit_code == 0
+    assert [line[:11] for line in run("mark", "--list", "--db", db).output.splitlines()] == ["node n1 bad", "node n2 bad"]
+    for words, said in (
+        (("n[1-2]", "repaired", "--undo"), "node 'n1' has no mark repaired"), (("n[1-99]", "bad"), "'n3' is not in the history"),
+        (("--job", "14_3", "wrong", "--undo"), "job '14_3' has no mark wrong"), (("n[1", "bad"), "brackets don't match"),
+        (("n1", "broken"), "'broken' is no mark of a node"), (("n1", "--list"), "--list: shows all marks"),
+    ):  # fmt: skip
+        done = run("mark", *words, "--db", db)
+        assert done.exit_code != 0 and said in str(done.exception), words
+    assert run("mark", "n[1-2]", "bad", "--undo", "--db", db).exit_code == 0
+    assert run("mark", "--list", "--db", db).output == "no marks\n"
+
+
 def test_mark_and_import_commands(db, tmp_path):
     assert run("mark", "n1", "repaired", "--note", "new fan", "--db", db).exit_code == 0
     assert run("mark", "n1", "ignore", "--at", "2026-01-01", "--until", "2026-01-02", "--db", db).exit_code == 0
