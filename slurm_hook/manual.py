@@ -73,9 +73,14 @@ def usage(name: str, command: click.Command) -> str:
 
 
 def _paragraphs(command: click.Command) -> list[str]:
+    """Paragraphs of a command's help; one with line breaks is not to be wrapped."""
     # click marks paragraphs that aren't to be wrapped with \b and what isn't for users with \f
-    text = (command.help or command.short_help or "").replace("\b\n", "").split("\f")[0]
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    text = (command.help or command.short_help or "").split("\f")[0]
+    parts = [part.strip() for part in text.split("\n\n") if part.strip()]
+    return [
+        "\n".join(line.strip() for line in part.split("\n")[1:]) if part.startswith("\b\n") else " ".join(part.split())
+        for part in parts
+    ]
 
 
 def _prose(command: click.Command) -> list[str]:
@@ -97,7 +102,7 @@ def markdown() -> str:
     for name, command in commands():
         lines += [f"### workhorse {name}", "", f"`{usage(name, command)}`", ""]
         for paragraph in _prose(command):
-            lines += [paragraph, ""]
+            lines += ["```text", paragraph, "```", ""] if "\n" in paragraph else [paragraph, ""]
         rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options(command)]
         if rows:
             lines += ["| option | what |", "|---|---|", *rows, ""]
@@ -136,7 +141,8 @@ def man_page() -> str:
 def _man_command(name: str, command: click.Command) -> list[str]:
     lines = [f".SS {_roff(usage(name, command))}"]
     for number, paragraph in enumerate(_prose(command)):
-        lines += [".PP"] * (number > 0) + [_roff(paragraph)]
+        lines += [".PP"] * (number > 0)
+        lines += [".nf", _roff(paragraph), ".fi"] if "\n" in paragraph else [_roff(paragraph)]
     lines += _definitions(options(command))
     return [*lines, ".PP", "Example:", ".RS 4", ".nf", *map(_roff, examples(command)), ".fi", ".RE"]
 

@@ -72,6 +72,12 @@ def test_examples_are_found_in_the_help():
     assert manual._prose(collect) == ["Read accounting."]
 
 
+def test_a_table_in_the_help_stays_one():
+    line = "workhorse mark NODE bad           known to be bad"
+    assert line in manual.markdown().split("```text")[1].split("```")[0]
+    assert line in manual.man_page() and ".nf\nworkhorse mark NODE repaired " in manual.man_page()
+
+
 def test_man_page_is_plain_roff():
     page = manual.man_page()
     assert page.startswith(".TH WORKHORSE 1 ")
