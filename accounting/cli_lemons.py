@@ -25,6 +25,7 @@ from .explain import FAILED, MARKED, STEP_FAILED, Verdict, who_broke
 from .groups import worse_groups
 from .history import load_history
 from .lemons import TIMES_MEDIAN, Lemon, describe
+from .outliers import outliers
 from .scoring import model, options
 from .store import connect_to_read, the_cluster
 from .suspects import suspects
@@ -87,14 +88,16 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
     found, until = describe(history, scored), suspects(history, scored.failures)
     suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if 0 < until[i] < WHILE_MARKED}
     groups = worse_groups(history, scored)
+    watched = outliers(history, scored, frozenset(lemon.name for lemon in found))
     if as_json:
-        click.echo(json.dumps({"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}, indent=1))
+        told = {"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}
+        click.echo(json.dumps({**told, "outliers": [one._asdict() for one in watched]}, indent=1))
         return
     for lemon in found:
         say(_lemon_text(lemon))
     for name, why in suspect_words(history, scored.failures).items():
         say(f"{name}: {why}")
-    for line in groups:
+    for line in [*groups, *(f"{one.name}: {one.words}" for one in watched)]:
         say(line)
     if not found:
         say(f"cluster {history.cluster}: no lemons among {len(history.nodes)} nodes")

@@ -17,7 +17,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "Rows → attempts and tasks → SQLite", "records convert collect store bulk schema sqlite_words maintenance"),
     ("accounting", "SQLite → columns, the scorer's input", "columns history settled culprits failed_steps truncate trust"),
     ("accounting", "The published method", "capability theilsen"),
-    ("accounting", "The attributed method", "attribution exposure stretches failures blame groups"),
+    ("accounting", "The attributed method", "attribution exposure stretches failures blame groups outliers"),
     ("accounting", "Scores and what follows from them", "scoring carried refresh publish lemons suspects renew"),
     ("accounting", "Is it right, does it help", "backtest effect treatment decisions"),
     ("accounting", "Telling people", "explain story long report progress report_html metrics doctor doctor_slurm doctor_site"),

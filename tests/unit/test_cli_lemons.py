@@ -62,7 +62,7 @@ def test_lemons_as_json(database):
     data = json.loads(call(database, "lemons", "--json").output)
     assert [x["name"] for x in data["lemons"]] == ["n1"]
     assert data["lemons"][0]["probability"] > 0.95
-    assert data["suspects"] == {}
+    assert data["suspects"] == {} and data["groups"] == [] and data["outliers"] == []
 
 
 @pytest.mark.parametrize(

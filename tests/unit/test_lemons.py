@@ -24,6 +24,7 @@ from accounting.columns import (
 from accounting.explain import FAILED, MARKED, STEP_FAILED, who_broke
 from accounting.groups import worse_groups
 from accounting.lemons import describe, find_lemons
+from accounting.outliers import outliers
 from accounting.suspects import of_history, suspects
 from accounting.suspects import words as suspect_words
 from accounting.truncate import until
@@ -155,6 +156,37 @@ def test_a_switch_whose_nodes_have_not_worked_is_not_worse():
     rows = [*_work(4), *[_fail([n], 50.0 * n, 1, culprit=n) for n in range(2)]]
     h = history(rows, n_nodes=16, as_of=420.0, switch=[n // 4 for n in range(16)])
     assert worse_groups(h, attribute(h)) == ()
+
+
+def _quiet(users, hours=4.0, count=12, node=0):
+    """Jobs that die on one node after hours, and nothing says why."""
+    rows = [{**_fail([node], 30.0 * k, k % users), "end": 30.0 * k + hours, "work": k % users} for k in range(count)]
+    return [*_work(40), *rows, *[_fail([n], 10.0 * n, n % 4, work=n % 4) for n in range(1, 40)]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "told"),
+    [
+        (_quiet(4), (), ["n0"]),
+        (_quiet(4, node=7), (), ["n7"]),
+        (_quiet(1), (), []),  # one user's broken work
+        (_quiet(4, hours=0.5), (), []),  # early: most of these break themselves
+        (_quiet(4, count=3), (), []),  # chance
+        (_quiet(4), [(0, REPAIRED, 0, 395.0, NAN)], []),  # before the repair
+        (_quiet(4), [(0, MARKED_IGNORE, 0, 0.0, NAN)], []),
+        (_work(40), (), []),
+    ],
+    ids=["four users", "another node", "one user", "early", "few", "repaired", "ignored", "none"],
+)
+def test_a_node_that_stands_out_by_count_is_told_beside_the_lemons(rows, events, told):
+    h = history(rows, events, n_nodes=40, as_of=420.0)
+    scored = attribute(h)
+    found = outliers(h, scored)
+    assert [one.name for one in found] == told
+    assert outliers(h, scored, frozenset(told)) == []
+    for one in found:
+        assert one.failures == 12 + (one.name == "n7") and one.users == 4 and one.usual < 2
+        assert f"{one.failures} jobs of 4 users failed on it after over 2 h, where {one.usual:.1f} are usual" in one.words
 
 
 JOB = 9999
