@@ -80,6 +80,7 @@ def collect(ctx: click.Context, **options: Any) -> None:
         ctx.exit(3)
 
 
+UNNAMED = "cluster"  # in a dump that doesn't name its cluster, into a history that has none yet or several
 _OF_SLURM = (("starttime", "-S"), ("no_resume", "--no-resume"))
 _OF_DUMPS = (("fields", "--fields"), ("timezone", "--timezone"), ("nodes_path", "--nodes"), ("events_path", "--events"))
 
@@ -243,7 +244,7 @@ def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given
 def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, str]:
     """Collect from a dump, with inventory and events from files or none; in words what these held."""
     path = given.path
-    stores.default = stores.default or "cluster"
+    stores.default = stores.default or stores.only or UNNAMED
     counts = collecting.store_rows(stores, given.header, progress.counted("dump", given.rows), source=path, times=given.zone)
     counts += collecting.keep_rejects(stores, path, given.rejects)
     if not counts.attempts and not counts.rejected:

@@ -17,7 +17,7 @@ from slurm_hook.errors import BusyError, InputError, StoreError
 from slurm_hook.snapshot import hand_over
 
 from . import bulk, convert, records, sacct, schema
-from .store import Counts, Store, transaction
+from .store import Counts, Store, clusters, transaction
 
 HOUR = 3600
 DAY = 86_400
@@ -69,6 +69,12 @@ class Stores:
     def first(self) -> Store:
         """The first cluster that had rows, or else the default: whose rejects are those of rows that name none."""
         return next(iter(self.all.values()), None) or self[""]
+
+    @property
+    def only(self) -> str:
+        """The cluster of a history that has one, else "": a dump without names that comes later is of the same."""
+        known = clusters(self._db)
+        return known[0] if len(known) == 1 else ""
 
     def finish(self) -> None:
         """Make the indices that the first large import does without."""

@@ -182,6 +182,16 @@ def test_options_that_do_nothing_together_are_refused(run, options, words):
     assert code == 2 and words in err
 
 
+def test_a_later_dump_without_names_is_of_the_same_cluster(run, tmp_path):
+    header = [name for name in dump_json.HEADER if name != "Cluster"]
+    for number, options in ((1, ("-M", "alpha")), (2, ()), (3, ("-M", "beta")), (4, ())):
+        values = dict(zip(dump_json.HEADER, row(number)))
+        (tmp_path / "dump").write_text(text_of([values[name] for name in header], header=header))
+        assert run("collect", "--file", tmp_path / "dump", *options)[0] == 0
+    told = store.connect(str(tmp_path / "h.db")).execute("SELECT cluster, job FROM job_history ORDER BY job_id").fetchall()
+    assert told == [("alpha", "1"), ("alpha", "2"), ("beta", "3"), ("cluster", "4")]
+
+
 def test_the_closing_line_tells_what_was_read(run, tmp_path):
     """CPUs come from AllocTRES where the dump has no AllocCPUS, as in the README's."""
     (tmp_path / "dump").write_text(dumped(AllocCPUS=""))
