@@ -21,6 +21,7 @@ from .attribution import Attribution, attribute
 from .columns import WRONG, History
 from .history import load_history
 from .metrics import decision_key
+from .outliers import outliers
 from .progress import Step, silent
 from .story import Story, first_jobs, stories
 
@@ -59,7 +60,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Worst:
-    """One of the worst nodes: its cell, its story, and the evidence in words (lemons only)."""
+    """One of the worst nodes: its cell, its story, the evidence in words (lemons and outliers) and the command (lemons)."""
 
     cell: Cell
     story: Story
@@ -210,7 +211,8 @@ def _worst(
 ) -> tuple[Worst, ...]:
     """Lemons and suspects first, then by capability; of nodes that are alike, the one blamed for most failures first, then
     the one that has done most. Nodes that don't stand out aren't listed."""
-    told = {lemon.name: lemon for lemon in lemons.describe(history, scored)}
+    told = {one.name: (one.words, "") for one in outliers(history, scored)}
+    told.update({lemon.name: (lemon.words, lemon.command) for lemon in lemons.describe(history, scored)})
     position = {name: at for at, name in enumerate(history.nodes.names)}
     failures = scored.failures
     blamed = np.zeros(len(position))
@@ -218,7 +220,7 @@ def _worst(
     rated = [c for c in cells.values() if c.lemon or c.suspect or (c.relative is not None and c.relative < ALIKE)]
     chosen = sorted(rated, key=lambda c: _badness(c, float(blamed[position[c.name]])))[:WORST_NODES]
     found = stories(db, history, scored, published, [position[cell.name] for cell in chosen])
-    evidence = [(told[cell.name].words, told[cell.name].command) if cell.name in told else ("", "") for cell in chosen]
+    evidence = [told.get(cell.name, ("", "")) for cell in chosen]
     return tuple(Worst(cell, story, *words) for cell, story, words in zip(chosen, found, evidence))
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from accounting import report, report_html
 from accounting.columns import WRONG
 from accounting.history import load_history
+from accounting.outliers import Outlier
 from accounting.store import connect
 from accounting.story import MOST_POINTS, Group, Story, _thinned
 from slurm_hook.cli import workhorse
@@ -81,6 +82,16 @@ def test_planted_nodes_are_the_worst_and_are_blamed(found):
         assert all(0 <= f.blame <= 1 for f in worst.story.failures)
         assert all(g.start < g.end and g.tasks >= 1 for g in worst.story.groups)
     assert [e.reason_class for e in found.worst[0].story.events] == ["hardware"]
+
+
+def test_a_node_that_only_stands_out_is_told_without_a_command(made, monkeypatch):
+    one = Outlier("n0004", 9, 1.0, 3, 1e-9, (5, 4))
+    monkeypatch.setattr(report, "outliers", lambda *_: [one])
+    monkeypatch.setattr(report.lemons, "describe", lambda *_: [])
+    again = report.gather(made[2], "alpha", Settings(), as_of=END, decisions=[])
+    assert [(w.words, w.command) for w in again.worst if w.words] == [(one.words, "")]
+    html = report_html.render(again)
+    assert "9 jobs of 3 users failed on it after over 2 h" in html and "<p><code>" not in html
 
 
 def a_cell(name, relative, **more):
