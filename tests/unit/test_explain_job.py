@@ -83,13 +83,13 @@ def slurm(folder, user, state="PENDING"):
 
 def test_a_component_is_asked_for_by_its_own_number(site):
     """Slurm gives the row of the first component for 7+1."""
-    rows = {7: "7+0|7|root|COMPLETED|n1||", 8: "7+1|8|root|COMPLETED|n2||"}
+    rows = {7: "7+0|7|root|COMPLETED|n1|||", 8: "7+1|8|root|COMPLETED|n2|||"}
     path = site / "squeue"
     cases = "".join(f"*' -j {number} '*) echo '{row}';; " for number, row in rows.items())
     path.write_text(f'#!/bin/sh\ncase " $* " in {cases} *) exit 1;; esac\n')
     path.chmod(0o755)
     assert [cli_explain.ask_slurm(label).nodes for label in ("7+0", "7+1", "8")] == [("n1",), ("n2",), ("n2",)]
-    path.write_text("#!/bin/sh\necho '9|8|root|COMPLETED|n3||'\n")  # numbers that don't follow each other
+    path.write_text("#!/bin/sh\necho '9|8|root|COMPLETED|n3|||'\n")  # numbers that don't follow each other
     assert cli_explain.ask_slurm("7+1") is None
 
 
