@@ -151,6 +151,20 @@ def test_a_broken_installation(sandbox, wrapped, job, fault):
     assert excludes(sandbox, wrapped, job) == "(null)"
 
 
+def test_pythons_variables_change_nothing(sandbox, wrapped, job):
+    """A user's PYTHON* may name modules of the same names, or a Python that isn't there; none of them is ever run."""
+    traps = wrapped.root / "traps"
+    (traps / "slurm_hook").mkdir(parents=True)
+    for name in ("slurm_hook/__init__", "sitecustomize", "usercustomize", "posix", "_ctypes", "syslog", "select", "startup"):
+        (traps / f"{name}.py").write_text(f"open({str(wrapped.root / 'sprung')!r}, 'w')\nraise SystemExit(3)\n")
+    env = {
+        "PYTHONPATH": str(traps), "PYTHONHOME": "/nowhere", "PYTHONSTARTUP": str(traps / "startup.py"), "PYTHONINSPECT": "1",
+        "PYTHONUSERBASE": str(traps), "PYTHONWARNINGS": "error", "PYTHONMALLOC": "nonsense", "PYTHONHASHSEED": "nonsense",
+    }  # fmt: skip
+    made = hostlist.expand(excludes(sandbox, wrapped, job, env=env))
+    assert len(made) >= 11 and not (wrapped.root / "sprung").exists()
+
+
 # A file system that doesn't answer: its server has the connection and never reads from it. In a mount namespace of its own,
 # so that nobody else's look at it hangs.
 DEAF = """exec 9<>/dev/fuse || exit 77

@@ -6,6 +6,7 @@ Each test runs under `bash -p`, as installed, and under dash where that is there
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -264,6 +265,53 @@ def test_hints_spare_other_calls_the_closer_look(shim, args, script, more, looke
     (shim.root / "local" / "hints").write_text(more.join(HINTS.rsplit("end", 1)[:1]) + more + "end\n")
     shim.run(*args)
     assert shim.calls() == [[*OURS, *args] if looked_at else args]
+
+
+# both looks, side by side and in one shell: for each call (its arguments and its script in files) what they make of it
+LOOKS = """set -f
+. "$1/looks"
+_wh_LOCAL=$1/local
+cd "$1/calls" || exit
+set +f
+for call in *.args; do
+    set -f
+    mapfile -d '' -t words <"$call"
+    cp "${call%.args}.script" job.sh
+    quick=close
+    if _wh_quick "${words[@]}"; then quick=pass; fi
+    _wh_look "${words[@]}"
+    echo "${call%.args} $quick $_wh_verdict"
+done
+"""
+WORDS = (
+    "-N1", "-N2", "-N", "4", "-n1", "-n", "-J", "-Jx", "x", "--time=5", "--ti=5", "--gpus=8", "-G2", "-c4", "-HN2", "--hold", "-o",
+    "-N4", "--nodes=1", "--nodes", "--nodes=2", "--ntasks=1", "--ntasks=8", "--job-name=a", "--comment=wh=1", ":", "job.sh", "'-N4'",
+    "-C", "-W", "-Q", "-QN3", "--exclusive", "--wait", "--constraint=x", "--cpus-per-task=4", "--wrap=x", "-M", "--test-only", "hetjob",
+    "#", "#-N4", "--", "-", "--qos=x", "--mem=0", "-q", "--gres=gpu:1",
+)  # fmt: skip
+
+
+def test_what_the_quick_look_lets_pass_the_close_look_lets_pass(tmp_path):
+    """The quick one knows little, but never takes a call for plain that might be ours."""
+    for name in ("calls", "local"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "local" / "hints").write_text(HINTS)
+    functions = (ROOT / "etc" / "sbatch").read_text().split("# --- the real sbatch")[0]
+    (tmp_path / "looks").write_text(functions)
+    source = random.Random(5)
+    for number in range(600):
+        some = [source.choice(WORDS) for _ in range(source.randrange(4))]
+        lines = [" ".join(source.choice(WORDS) for _ in range(source.randrange(1, 4))) for _ in range(source.randrange(3))]
+        heads = [
+            f"{source.choice(('#SBATCH ', '#SBATCH ', '#SBATCH', ' #SBATCH ', '#WORKHORSE ', '#', ''))}{line}" for line in lines
+        ]
+        script = "\n".join([source.choice(("#!/bin/sh", "#!/bin/sh", "#!/bin/sh\n\n# x", "x")), *heads, "true", "#SBATCH -N4"])
+        (tmp_path / "calls" / f"{number}.args").write_text("".join(f"{word}\0" for word in [*some, "job.sh"]))
+        (tmp_path / "calls" / f"{number}.script").write_text(script)
+    done = subprocess.run(["bash", "-pc", LOOKS, "sh", str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    found = [tuple(line.split()[1:]) for line in done.stdout.splitlines()]
+    assert len(found) == 600 and found.count(("pass", "pass")) > 50 and found.count(("close", "ask")) > 100
+    assert {close for quick, close in found if quick == "pass"} == {"pass"}, done.stdout
 
 
 def test_hints_that_are_cut_short_spare_nothing(shim):
@@ -558,3 +606,9 @@ def test_a_data_file_is_not_read_far(shim):
 def test_dash_and_bash_read_it():
     for shell in SHELLS:
         subprocess.run([shell.split()[0], "-n", ROOT / "etc" / "sbatch"], check=True)
+
+
+def test_ours_go_in_where_bash_keeps_to_posix_or_is_another_shell(shim):
+    """Then it can't read from the child directly."""
+    shim.run("-N4", "job.sh", env={"POSIXLY_CORRECT": "1"})
+    assert shim.calls() == [[*OURS, "-N4", "job.sh"]]
