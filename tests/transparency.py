@@ -162,6 +162,8 @@ def more() -> list[Case]:
         Case("cluster-in-script", ("@",), b"#!/bin/sh\n#SBATCH -M sandbox -N2\ntrue\n"),
         Case("cluster-environment", ("-N2", "@"), env={"SBATCH_CLUSTERS": "sandbox"}),
         Case("quiet", ("-Q", "-N2", "@")),
+        Case("quiet-grouped", ("-HQN2", "@")),
+        Case("quiet-in-script", ("-N2", "@"), b"#!/bin/sh\n#SBATCH -N2 --quiet\ntrue\n"),
         Case("verbose", ("-v", "-N2", "@")),
         Case("test-only", ("--test-only", "-N2", "@")),
         Case("test-only-shortened", ("--test", "-N2", "@")),
