@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from slurm_hook import luatable
+from slurm_hook import installed, luatable
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
 from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, read_scores, scores_to_json, write_json, write_text
@@ -22,6 +22,7 @@ from .nodes import NodeSpec
 from .scoring import NodeRow, ScoreTable
 
 ARCHIVE = "snapshots"
+STATE = os.path.dirname(Settings().history.path)  # on the controller
 
 
 def capacity_of(spec: NodeSpec, settings: Settings) -> float:
@@ -85,8 +86,16 @@ def publish(scores: Scores, settings: Settings) -> str:
     # the archive first: whatever a decision names by its id can be looked up later
     write_json(archive, f"{scores.id}.json", data)
     _drop_old(archive, scores.created - settings.publish.keep_days * 86400)
-    write_text(folder, luatable.NAME, luatable.text(scores))
+    for place in _table_folders(folder):
+        write_text(place, luatable.NAME, luatable.text(scores))
     return write_json(folder, SCORES_NAME, data)
+
+
+def _table_folders(folder: str) -> list[str]:
+    """Where the table for job_submit goes. slurmctld reads it under its locks, so a controller has it on its own disk,
+    wherever the published folder lies: a shared file system that hangs must not stop Slurm."""
+    own = installed.note().get("role") == "controller" and os.path.isdir(STATE)
+    return [folder, STATE] if own else [folder]
 
 
 def _keep_better(scores: Scores, folder: str) -> None:

@@ -339,7 +339,7 @@ lua_plugin() { # FILE: a Lua plugin with this site's values in its head
     sed -e "s|^local PYTHON = .*|local PYTHON = \"$python\"|" -e "s|^local LIB = .*|local LIB = \"$prefix/current/lib\"|" \
         -e "s|^local PUBLISH = .*|local PUBLISH = \"$publish\"|" -e "s|^local LOCAL = .*|local LOCAL = \"$config\"|" \
         -e "s|^local SERVICE_UID = .*|local SERVICE_UID = \"$(id -u "$user" 2>/dev/null || true)\"|" \
-        -e "s|^local TABLE = \"[^\"]*\"|local TABLE = \"$publish/avoid.lua\"|" -e "s|/opt/workhorse/lua|$prefix/lua|" "$1"
+        -e "s|^local TABLE = \"[^\"]*\"|local TABLE = \"$state/avoid.lua\"|" -e "s|/opt/workhorse/lua|$prefix/lua|" "$1"
 }
 
 wrapper() { # FILE: the sbatch shim with this site's values in its head
@@ -438,7 +438,10 @@ write_manifest() {
 
 site_next_steps() {
     say ""
-    if [ -z "$dry" ]; then say "Installed in mode observe: it looks and logs, and changes no job. Next:"
+    local mode
+    mode=$(sed -n 's/^mode = "\([a-z]*\)".*/\1/p' "$root$config/workhorse.toml" 2>/dev/null | head -n 1) || true
+    if [ -n "$mode" ] && [ "$mode" != observe ]; then say "${dry:+Nothing was changed (--dry-run). }The settings stay as they were: mode $mode. Next:"
+    elif [ -z "$dry" ]; then say "Installed in mode observe: it looks and logs, and changes no job. Next:"
     else say "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root"). It starts in mode observe: it looks and logs, and changes no job. Then:"; fi
     if [ "$role" = controller ]; then
         next_step "sacctmgr -i add user $user account=root adminlevel=Operator" "sees all jobs, may update pending ones"
@@ -547,7 +550,8 @@ leave() { # FOLDER: goes where nothing is left in it; what others put there stay
 }
 
 remove_published() { # ours by name; a folder that then holds something else stays
-    remove_named "$root$publish"/{scores.json,live.json,avoid.lua,snapshots} "$root$publish"/.{scores.json,live.json,avoid.lua}.*
+    remove_named "$root$publish"/{scores.json,live.json,avoid.lua,snapshots} "$root$publish"/.{scores.json,live.json,avoid.lua}.* \
+        "$root$state"/{avoid.lua,.avoid.lua.*}
     leave "$publish"
 }
 

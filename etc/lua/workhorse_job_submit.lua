@@ -1,7 +1,7 @@
 -- What job_submit.lua loads. It runs under slurmctld's locks: no command, no waiting, one small local file, read as data.
 -- At most mode avoid: nodes are appended to the job's excludes, never put in place of them.
 
-local TABLE = "/var/lib/workhorse/public/avoid.lua" -- must be on a local disk of the controller
+local TABLE = "/var/lib/workhorse/avoid.lua" -- on a local disk of the controller: it is read under slurmctld's locks
 local LOCAL = "/etc/workhorse" -- where `workhorse disable` writes its file
 local MAX_TABLE = 1048576
 local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set

@@ -13,7 +13,7 @@ from slurm_hook import table as node_table
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
-from slurm_hook.snapshot import NodeScore, read_scores
+from slurm_hook.snapshot import NodeScore, Scores, read_scores
 
 HEADER = "JobIDRaw|JobID|Submit|Start|End|State|ExitCode|NodeList|NNodes|ReqMem|AllocTRES|User|Partition|JobName"
 HOUR = 3600
@@ -123,6 +123,19 @@ def test_archive_keeps_its_days(tmp_path):
 
 
 TITLES = [name for name, _ in node_table.COLUMNS]
+
+
+@pytest.mark.parametrize(("role", "own"), [("controller", True), ("login", False), (None, False)])
+def test_a_controller_has_the_table_of_job_submit_on_its_own_disk(tmp_path, monkeypatch, role, own):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr(publish.installed, "note", lambda: {"role": role} if role else {})
+    monkeypatch.setattr(publish, "STATE", str(tmp_path / "state"))
+    settings = Settings({"publish.path": str(tmp_path / "shared")})
+    publish.publish(publish.identified(Scores("", "a", 1e9, 1e9, "published", settings.hook_mapping(), {})), settings)
+    assert (tmp_path / "state/avoid.lua").exists() is own
+    if own:
+        assert (tmp_path / "state/avoid.lua").read_text() == (tmp_path / "shared/avoid.lua").read_text()
 
 
 @pytest.mark.parametrize("width", [200, 132, 100, 80, 60, 40])

@@ -72,6 +72,16 @@ def test_a_controller_is_not_made_another_host_by_the_way(tmp_path, role):
     assert install("--role", "login", "--submit", "--dry-run").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "words"), [('mode = "steer"', "mode steer. Next:"), ('#mode = "observe"', "It starts in mode observe")]
+)
+def test_an_upgrade_does_not_claim_a_mode_that_is_not_set(tmp_path, line, words):
+    (tmp_path / "etc/workhorse").mkdir(parents=True)
+    (tmp_path / "etc/workhorse/workhorse.toml").write_text(f"[steer]\n{line}\n")
+    said = install("--role", "login", "--dry-run", "--root", str(tmp_path)).stdout
+    assert words in said and "Nothing was changed (--dry-run)" in said, said
+
+
 def test_a_dry_run_says_why_cron_who_runs_it_and_what_comes_next():
     done = install("--role", "controller", "--dry-run", "--cron").stdout
     assert "Regular runs: cron, as --cron asks" in done and "Run it without that" in done and "mode observe" in done
