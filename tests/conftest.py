@@ -121,7 +121,7 @@ def built(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def build(folder: Path) -> None:
         with BareHost(tmp_path_factory.mktemp("builder")) as host:
-            for role in ("controller", "login"):
+            for role in ("login", "controller"):
                 host.run([ROOT / "install.sh", "--role", role, "--cron", "--wheels", wheels])
             host.run(["tar", "-cf", folder / "releases.tar", "-C", "/", "opt/workhorse/releases"])
 
