@@ -20,7 +20,7 @@ from slurm_hook.errors import InputError
 from .attribution import attribute
 from .blame import Model
 from .capability import Options
-from .columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by
+from .columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by, together
 from .failures import SAME_OUTAGE
 from .lemons import failed_attempts
 from .progress import Step, silent
@@ -137,11 +137,10 @@ def truth_counts(history: History, split: float, truth: tuple[Any, FloatArray]) 
 
 
 def _once(node: Any, time: FloatArray, n: int, within: float) -> FloatArray:
-    order = np.lexsort((time, node))
-    node, time = node[order], time[order]
-    fresh = np.ones(len(node), bool)
-    fresh[1:] = (np.diff(node) != 0) | (np.diff(time) > within)
-    return sum_by(node[fresh], np.ones(int(fresh.sum())), n)
+    """Failures per node, those within `within` s of the first counted once."""
+    outage = together(node, time, within)
+    first = np.unique(outage, return_index=True)[1]
+    return sum_by(node[first], np.ones(len(first)), n)
 
 
 def read_truth(path: str, history: History, unknown: list[str] | None = None) -> tuple[Any, FloatArray]:

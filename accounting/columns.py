@@ -125,6 +125,28 @@ def sum_by(index: Any, weights: Any, n: int) -> FloatArray:
     return np.bincount(index, weights=weights, minlength=n).astype(np.float64)
 
 
+def together(key: Any, time: FloatArray, within: float) -> Any:
+    """Number of the stretch that each element belongs to: of one key, at most `within` after the stretch's first.
+
+    From the first, not from the one before: else a steady trickle would be one stretch without end.
+    """
+    order = np.lexsort((time, key))
+    if len(order) == 0:
+        return order
+    keys, times = np.asarray(key)[order], np.asarray(time)[order]
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (keys[1:] != keys[:-1]) | (np.diff(times) > within)
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], len(order))
+    for low, high in zip(*(ends[times[last - 1] - times[first] > within].tolist() for ends in (first, last))):
+        at = low
+        while (at := at + int(np.searchsorted(times[at:high], times[at] + within, side="right"))) < high:
+            fresh[at] = True
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(fresh) - 1
+    return number
+
+
 def empty_events() -> Events:
     """No events."""
     none: Any = np.zeros(0)

@@ -26,12 +26,14 @@ from .columns import (
     History,
     IntArray,
     sum_by,
+    together,
 )
 
-TOGETHER = 120.0  # s: members of one array that end within this of each other are one failure
-SAME_OUTAGE = 600.0  # s: failures that a known culprit caused within this of each other are one
+TOGETHER = 120.0  # s: members of one array that end within this of the first are one failure
+SAME_OUTAGE = 600.0  # s: failures that a known culprit caused within this of the first are one
 BURST = 60.0  # s: unexplained failures of several users in this stretch, too many for chance, share one cause
 BURST_CHANCE = 1e-6
+BUSY_HOUR = 3600.0  # s: what chance gives is judged by the rate so long before and after, or by the mean if that is higher
 EVENT_NEAR = 1800.0  # s: an event this close to a failure that names the node is the same evidence
 EVENT_WEIGHT = 0.5  # a drain, an outage or a report without a failed job is weaker evidence than one
 EVENT_EVERY = 86400.0  # s: health checks that cycle a node count once in this
@@ -105,12 +107,7 @@ def collect(history: History, ran: Attempted, weight: FloatArray) -> Failures:
 
 def _merged(group: Any, end: FloatArray) -> Any:
     """Number of the failure that each failed attempt belongs to: same group, ended together. Group -1: on its own."""
-    order = np.lexsort((end, group))
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = (np.diff(group[order]) != 0) | (np.diff(end[order]) > TOGETHER) | (group[order][1:] < 0)
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(fresh) - 1
-    return number
+    return together(np.where(group < 0, -1 - np.arange(len(group)), group), end, TOGETHER)
 
 
 def _unique_candidates(failure: Any, node: Any, rows: Any, n_nodes: int, culprit: Any) -> tuple[Any, Any, Any]:
@@ -125,20 +122,25 @@ def _unique_candidates(failure: Any, node: Any, rows: Any, n_nodes: int, culprit
 def _burst_share(time: FloatArray, user: Any, known: Any, window: float) -> FloatArray:
     """1/k for each of k unexplained failures of two or more users that ended within a stretch too short for chance.
 
-    A switch, a file system or a power supply takes several jobs at once: that is one failure, whatever its cause.
+    A switch, a file system or a power supply takes several jobs at once: that is one failure, whatever its cause. On a
+    large site many end in each minute by chance, and in a storm of resubmitted jobs more than on other days: k must be too
+    many for the rate around as well.
     """
     share = np.ones(len(time))
     rows = np.flatnonzero(~known)
     if len(rows) < 3:
         return share
     rows = rows[np.lexsort((user[rows], time[rows]))]
-    burst = np.cumsum(np.append(True, np.diff(time[rows]) > BURST)) - 1
-    size = np.bincount(burst)
-    needed = max(3.0, float(poisson.isf(BURST_CHANCE, len(rows) * BURST / max(window, BURST))) + 1)
-    pairs = np.unique(burst.astype(np.int64) * (int(user.max()) + 1) + user[rows])
-    users = np.bincount(pairs // (int(user.max()) + 1), minlength=len(size))
-    one_cause = (size >= needed) & (users >= 2)
-    share[rows] = np.where(one_cause[burst], 1.0 / size[burst], 1.0)
+    times, users = time[rows], user[rows]
+    size = np.searchsorted(times, times + BURST, side="right") - np.arange(len(rows))
+    around = np.searchsorted(times, times + BUSY_HOUR, side="right") - np.searchsorted(times, times - BUSY_HOUR) - size
+    usual = np.maximum(len(rows) * BURST / max(window, BURST), around * BURST / (2 * BUSY_HOUR))
+    rates, of_rate = np.unique(usual, return_inverse=True)
+    needed = np.maximum(3.0, poisson.isf(BURST_CHANCE, rates) + 1)[of_rate]
+    for i in np.flatnonzero(size >= needed).tolist():
+        burst = slice(i, i + int(size[i]))
+        if users[burst].min() != users[burst].max():
+            share[rows[burst]] = np.minimum(share[rows[burst]], 1.0 / size[i])
     return share
 
 
@@ -150,13 +152,8 @@ def known_share(failures: Failures) -> FloatArray:
     if len(rows) == 0:
         return result
     many = np.bincount(failures.failure[rows], minlength=len(failures))
-    time = failures.time[failures.failure[rows]]
-    order = np.lexsort((time, failures.node[rows]))
-    fresh = np.append(True, (np.diff(failures.node[rows][order]) != 0) | (np.diff(time[order]) > SAME_OUTAGE))
-    outage = np.cumsum(fresh) - 1
-    size = np.bincount(outage)[outage]
-    result[rows[order]] = 1.0 / size
-    result[rows] /= many[failures.failure[rows]]
+    outage = together(failures.node[rows], failures.time[failures.failure[rows]], SAME_OUTAGE)
+    result[rows] = 1.0 / np.bincount(outage)[outage] / many[failures.failure[rows]]
     return result
 
 

@@ -126,20 +126,12 @@ def _marked(db: Any, raw: Mapping[str, Any], cluster_id: int) -> c.BoolArray:
 
 def _groups(raw: Mapping[str, Any], outcome: c.ByteArray) -> c.IntArray:
     """One number for failures of members of one array or het job that end together; every other attempt its own."""
-    count = len(outcome)
-    if not count:
-        return np.zeros(0, np.int32)
-    parent, end = raw["parent"], np.nan_to_num(raw["end"], nan=np.inf)
-    wrong = (outcome == c.WRONG) & (parent >= 0)
-    order = np.lexsort((end, parent, ~wrong))
-    same = (
-        wrong[order][1:] & wrong[order][:-1]
-        & (parent[order][1:] == parent[order][:-1])
-        & (np.diff(np.where(np.isinf(end), 0.0, end)[order]) <= TOGETHER_SECONDS)
-    )  # fmt: skip
-    number = np.concatenate(([0], np.cumsum(~same)))
-    group = np.empty(count, dtype=np.int32)
-    group[order] = number
+    end, parent = raw["end"], raw["parent"]
+    members = np.flatnonzero((outcome == c.WRONG) & (parent >= 0) & np.isfinite(end))
+    group = np.arange(len(outcome), dtype=np.int32)
+    number = c.together(parent[members], end[members], TOGETHER_SECONDS)
+    first = members[np.unique(number, return_index=True)[1]]  # named after its first member
+    group[members] = first[number]
     return group
 
 

@@ -92,7 +92,7 @@ def breakdown(tasks, node, hours_there, threshold, overload, max_gap):
 
 
 def failures_of(tasks, attempts):
-    """Lists of failed attempts that are one failure: same group, ended within two minutes of each other."""
+    """Lists of failed attempts that are one failure: same group, ended within two minutes of the first."""
     by_group = {}
     for i, a in enumerate(attempts):
         if a["outcome"] == WRONG and any(t["attempt"] == i for t in tasks):
@@ -103,7 +103,6 @@ def failures_of(tasks, attempts):
         for i in sorted(members, key=lambda i: end_of[i]):
             if result and result[-1]["group"] == attempts[i]["group"] and end_of[i] - result[-1]["end"] <= 120:
                 result[-1]["members"].append(i)
-                result[-1]["end"] = end_of[i]
             else:
                 result.append({"group": attempts[i]["group"], "members": [i], "end": end_of[i]})
     for f in result:
@@ -187,7 +186,7 @@ def attribute(tasks, attempts, nodes, events, as_of, window_start, threshold, ov
         members.sort(key=lambda f: f["time"])
         runs = [[members[0]]]
         for f in members[1:]:
-            if f["time"] - runs[-1][-1]["time"] > 600:
+            if f["time"] - runs[-1][0]["time"] > 600:
                 runs.append([])
             runs[-1].append(f)
         for run in runs:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from accounting import attribution, blame
+from accounting import failures as failing
 from accounting.capability import Options
 from accounting.columns import (
     DOWN,
@@ -171,6 +172,18 @@ def test_one_outage_that_takes_eight_jobs_is_one_failure():
     assert attribution.attribute(history(eight)).known[0] == pytest.approx(attribution.attribute(history(one)).known[0], rel=1e-9)
 
 
+def test_a_node_that_ends_a_job_each_few_minutes_all_day_is_more_than_one_outage():
+    """160 jobs of five users, nine minutes apart: none is within ten minutes of the first but the second."""
+    rows = _steady(4) + [{**_fail([0], 20.0 + i * 0.15, i % 5, culprit=0), "end": 20.14 + i * 0.15} for i in range(160)]
+    assert attribution.attribute(history(rows)).known[0] > 70
+
+
+def test_an_array_that_fails_all_day_is_more_than_one_failure():
+    rows = _steady(4) + [{**_fail([i % 4], 20.0 + i / 90, 1, group=9999), "end": 20.1 + i / 90} for i in range(900)]
+    found = attribution.attribute(history(rows)).failures
+    assert 200 < len(found) < 300
+
+
 def test_members_of_one_array_that_end_together_are_one_failure():
     rows = _steady(6)
     array = rows + [_fail([n], 50.0, 0, group=9999) for n in range(6)]
@@ -192,6 +205,31 @@ def test_chance_bursts_on_a_busy_cluster_are_not_outages():
     rows = [_fail([int(rng.integers(0, 4))], float(at), i % 9) for i, at in enumerate(rng.uniform(0, 200, 3000))]
     found = attribution.attribute(history(rows))
     assert (found.failures.share < 1).mean() < 0.01
+
+
+@pytest.mark.parametrize("a_day", [1000, 5000, 20_000])
+def test_on_a_large_site_some_job_ends_in_each_minute_by_chance(a_day):
+    rng = np.random.default_rng(1)
+    time, user = rng.uniform(0, 10 * 86400, a_day * 10), rng.integers(0, 200, a_day * 10)
+    share = failing._burst_share(time, user, np.zeros(len(time), bool), 10 * 86400.0)
+    assert (share < 1).mean() < 1e-3
+
+
+def test_a_storm_of_one_users_broken_jobs_hides_no_failure_of_others():
+    rng = np.random.default_rng(1)
+    time = np.concatenate([rng.uniform(0, 30 * 86400, 9000), 10 * 86400 + np.arange(0, 86400, 4.0)])
+    user = np.concatenate([rng.integers(1, 200, 9000), np.zeros(21600, int)])
+    share = failing._burst_share(time, user, np.zeros(len(time), bool), 30 * 86400.0)
+    assert share.min() == 1.0
+
+
+def test_an_outage_in_a_busy_hour_still_counts_once():
+    rng = np.random.default_rng(1)
+    time = np.concatenate([rng.uniform(0, 86400, 1440), np.full(40, 43_200.0)])
+    user = np.arange(len(time)) % 50
+    share = failing._burst_share(time, user, np.zeros(len(time), bool), 86400.0)
+    assert share[-40:].max() <= 1 / 40
+    assert (share[:-40] < 1).sum() < 10
 
 
 def test_evidence_fades_by_half_in_sixty_days():
