@@ -122,7 +122,8 @@ def _evidence(
     user_of_work = np.zeros(n_work, np.int64)
     user_of_work[attempts.work] = attempts.user
     return rows, Evidence(
-        failure=failure, node=node, user=failures.user[failure], row_weight=weight, elapsed=failures.elapsed,
+        failure=failure, node=node, user=failures.user[failure], row_weight=weight,
+        elapsed=np.where(failures.lost & ~failures.known, np.inf, failures.elapsed),
         work=failures.work, weight=np.where(failures.known, 0.0, fade(failures.time) * failures.share),
         fixed=measured.gain * known, exposure=measured.gain * measured.weighted, gpu_type=history.nodes.gpu_type,
         work_log_hours=sum_by(attempts.work[charged], log_hours, n_work), user_of_work=user_of_work, n_users=n_users,

@@ -42,8 +42,9 @@ class Evidence:
     """What stays fixed while the EM runs.
 
     Over candidate rows of failures of unknown cause: failure, node, user, weight (fading, trust, light work).
-    Over failures: elapsed (h), work, weight. Over nodes: fixed (charges by known culprits and events), exposure (weighted
-    h), gpu_type (-1: none). Over kinds of work: work_log_hours (Σ log((T + t0) / t0)), user_of_work.
+    Over failures: elapsed (h; infinite where it can't have been the job), work, weight. Over nodes: fixed (charges by known
+    culprits and events), exposure (weighted h), gpu_type (-1: none). Over kinds of work: work_log_hours
+    (Σ log((T + t0) / t0)), user_of_work.
     """
 
     failure: Any

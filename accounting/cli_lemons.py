@@ -33,6 +33,7 @@ from .suspects import words as suspect_words
 
 _SPAN = re.compile(r"(?a)(\d+(?:\.\d+)?)([dwh]?)")
 LONGEST_DAYS = 36_500.0
+REQUEUED_WITHIN = 3600  # s
 _UNITS = {"d": 1.0, "": 1.0, "w": 7.0, "h": 1 / 24}
 
 
@@ -114,9 +115,11 @@ def blame(ctx: click.Context, job: str, **source: Any) -> Verdict:
     """Who broke a job (as people name it), for `workhorse explain`. Raises StoreError, UsageError."""
     path = database_path(ctx, source["db"])
     database = connect_to_read(path)
-    number = job_number(database, the_cluster(database, path, source["cluster"]), job)
+    cluster = the_cluster(database, path, source["cluster"])
+    number = job_number(database, cluster, job)
+    since = 0 if number is None else in_use_since(database, cluster, number)
     history, scored = _scored(ctx, source)
-    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number))
+    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number), since)
 
 
 def how_it_failed(db: Any, cluster: str, number: int | None) -> str:
@@ -143,6 +146,24 @@ def job_number(db: Any, cluster: str, job: str) -> int | None:
             check_single(job, member[0])
         row = db.execute(f"SELECT a.job_id {of} AND a.job_id = ? LIMIT 1", (cluster, number)).fetchone()
     return None if row is None else int(row[0])
+
+
+def in_use_since(db: Any, cluster: str, number: int) -> int:
+    """Submit time of the last job of this number: numbers are used again after a reset or a wrap-around.
+
+    A requeued attempt is submitted when the one before ends; what ended long before is another job.
+    """
+    rows = db.execute(
+        "SELECT a.submit, a.end FROM attempts a JOIN clusters c ON c.id = a.cluster_id WHERE c.name = ? AND a.job_id = ?"
+        " ORDER BY a.submit DESC",
+        (cluster, number),
+    ).fetchall()
+    since = rows[0][0]
+    for submit, end in rows[1:]:
+        if end is not None and end < since - REQUEUED_WITHIN:
+            break
+        since = submit
+    return int(since)
 
 
 @click.command("backtest")

@@ -53,7 +53,8 @@ class Tasks:
 @dataclass(frozen=True)
 class Attempts:
     """One row per attempt that ran: job (raw id), user and work (user and job name) as indices into `users`, `works`;
-    group: attempts that are one failure together (members of one array or het job) share a number; outcome: see above."""
+    group: attempts that are one failure together (members of one array or het job) share a number; outcome: see above;
+    lost: Slurm itself says that a node was lost, whichever (empty: of none)."""
 
     job: NDArray[np.int64]
     user: IntArray
@@ -62,6 +63,7 @@ class Attempts:
     outcome: ByteArray
     users: list[str] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
+    lost: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def __len__(self) -> int:
         return len(self.job)

@@ -56,6 +56,12 @@ def planned(outcome: c.ByteArray, was_lost: c.BoolArray, where: Where, events: c
     return of_attempt
 
 
+def alone(outcome: c.ByteArray, was_lost: c.BoolArray, where: Where) -> c.BoolArray:
+    """Tasks of attempts that lost a node and had no other."""
+    count = np.bincount(where.attempt, minlength=len(outcome))
+    return (was_lost & (outcome == c.WRONG) & (count == 1))[where.attempt]
+
+
 def near(events: c.Events, chosen: c.BoolArray, node: c.IntArray, when: c.FloatArray) -> c.BoolArray:
     """For each (node, time): did one of the chosen events of that node begin within MATCH_SECONDS?"""
     if not chosen.any():

@@ -37,17 +37,19 @@ class Verdict:
     sentence: str
 
 
-def who_broke(history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED) -> Verdict:
+def who_broke(
+    history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED, since: float = 0.0
+) -> Verdict:
     """The verdict on the last failed attempt of a job, or why there is none.
 
     number: Slurm's own (None: accounting doesn't know it); label: as people see it; how: what the failure was (FAILED,
-    STEP_FAILED or MARKED).
+    STEP_FAILED or MARKED); since: what began before is of an earlier job of this number (epoch s).
     """
     job = label or str(number)
     if number is None:
         why = f"not in the history of cluster {history.cluster}; if it is new, the next collect reads it"
         return Verdict(job, "none", (), 0.0, f"job {job}: {why}")
-    attempts = np.flatnonzero(history.attempts.job == number)
+    attempts = np.flatnonzero((history.attempts.job == number) & (scored.ran.start >= since))
     if len(attempts) == 0:
         stretch = f"it never ran in the {(history.as_of - history.window_start) / 86400:g} days that are scored"
         return Verdict(job, "none", (), 0.0, f"job {job}: {stretch}")
@@ -61,13 +63,20 @@ def who_broke(history: History, scored: Attribution, number: int | None, label: 
     nodes = tuple((history.nodes.names[int(scored.failures.node[r])], float(scored.blame[r])) for r in rows)
     own = float(scored.own[failure])
     care = "" if len(scored.failures) >= FEW else f" (only {len(scored.failures)} failures are known: hardly more than a guess)"
-    if nodes and (scored.failures.known[failure] or nodes[0][1] >= max(SURE, own)):
+    if nodes and (scored.failures.known[failure] or (nodes[0][1] > _next(nodes) and nodes[0][1] >= max(SURE, own))):
         return Verdict(job, "node", nodes, own, f"job {job}: {_node_sentence(history, scored, failure, int(rows[0]), how)}{care}")
     if own >= SURE:
         sentence = f"job {job}: the job itself, {own:.0%}: {_own_words(history, scored, failure, how)}{care}"
         return Verdict(job, "job", nodes, own, sentence)
     likeliest = ", ".join(f"{name} {share:.0%}" for name, share in nodes[:3])
+    if scored.failures.lost[failure]:
+        likeliest = f"{likeliest}; Slurm says that a node was lost, not which"
     return Verdict(job, "unknown", nodes, own, f"job {job}: unknown; the job itself {own:.0%}, {likeliest}{care}")
+
+
+def _next(nodes: tuple[tuple[str, float], ...]) -> float:
+    """The share of the second, who is as likely when it is as large."""
+    return nodes[1][1] if len(nodes) > 1 else 0.0
 
 
 def _own_words(history: History, scored: Attribution, failure: int, how: str) -> str:
@@ -109,7 +118,8 @@ def _node_sentence(history: History, scored: Attribution, failure: int, row: int
         *_rate(scored, node),
     ]
     if failures.culprit[row] and not any("drained" in e or "down" in e for e in evidence):
-        evidence.insert(0, "named by Slurm as the failed node")
+        alone = failures.lost[failure] and (failures.failure == failure).sum() == 1
+        evidence.insert(0, "its only node, and Slurm lost it" if alone else "named by Slurm as the failed node")
     told = "; ".join(evidence) or "the likeliest of its nodes"
     return f"{history.nodes.names[node]}, {scored.blame[row]:.0%}: {told}"
 

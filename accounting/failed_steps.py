@@ -98,4 +98,5 @@ def _with_attempts(attempts: c.Attempts, parents: Sequence[int]) -> c.Attempts:
         outcome=np.concatenate([attempts.outcome, np.full(len(at), c.WRONG, dtype=np.int8)]),
         users=attempts.users,
         works=attempts.works,
+        lost=np.concatenate([attempts.lost, np.zeros(len(at) if len(attempts.lost) else 0, bool)]),
     )

@@ -56,7 +56,8 @@ class Attempted:
 class Failures:
     """Arrays over failures: time, elapsed (h), work, user, known (its culprits are known), share (a burst of k failures
     of one cause counts 1/k each). Arrays over candidates (failure, node): failure, node, weight (of heavy or light work),
-    culprit. `of_attempt`: failure of each attempt, -1 for none."""
+    culprit. `of_attempt`: failure of each attempt, -1 for none; lost, over failures: Slurm says that a node was lost, so it
+    was not the job."""
 
     time: FloatArray
     elapsed: FloatArray
@@ -69,6 +70,7 @@ class Failures:
     weight: FloatArray
     culprit: Any
     of_attempt: Any
+    lost: Any
 
     def __len__(self) -> int:
         return len(self.time)
@@ -102,7 +104,10 @@ def collect(history: History, ran: Attempted, weight: FloatArray) -> Failures:
     known = np.zeros(n, bool)
     known[failure[culprit]] = True
     share = _burst_share(time, user, known, history.as_of - history.window_start)
-    return Failures(time, earliest, work, user, known, share, failure, node, weight[rows], culprit, of_attempt)
+    lost = np.zeros(n, bool)
+    if len(attempts.lost):
+        lost[number[attempts.lost[failed]]] = True
+    return Failures(time, earliest, work, user, known, share, failure, node, weight[rows], culprit, of_attempt, lost)
 
 
 def _merged(group: Any, end: FloatArray) -> Any:

@@ -6,6 +6,7 @@ Everything is as it was known at `as_of`: what ended later still runs then, even
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ def _load(db: Any, window: settled.Window, cluster: str, settings: Settings, kep
     where, was_lost, outcome = culprits.Where(node, attempt_at, end), culprits.lost(db, raw), attempts.outcome
     outcome[culprits.planned(outcome, was_lost, where, events)] = c.SILENT
     culprit = culprits.by_events(outcome, was_lost, where, events) | culprits.by_name(db, ids, outcome, where, nodes)
+    culprit |= culprits.alone(outcome, was_lost, where)
+    attempts = replace(attempts, lost=was_lost)
     correct = np.where(outcome == c.RIGHT, 1.0, np.where(outcome == c.WRONG, -1.0, np.nan))
     tasks = c.Tasks(node, attempt_at, begin, end, demand, capacity, correct[attempt_at], culprit)
     failed = failed_steps.find(db, window, {name: i for i, name in enumerate(nodes.names)})

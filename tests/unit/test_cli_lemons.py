@@ -9,7 +9,7 @@ from accounting import cli_marks
 from accounting.cli_lemons import how_it_failed
 from accounting.explain import FAILED, MARKED, STEP_FAILED
 from slurm_hook.cli import workhorse
-from slurm_hook.errors import UsageError
+from slurm_hook.errors import InputError, UsageError
 from tests.accounting_rows import put, row, stores
 
 DAY = 86_400
@@ -109,3 +109,57 @@ def test_how_a_job_failed(tmp_path, state, mark, how):
 def test_backtest_usage(database):
     result = CliRunner().invoke(workhorse, ["backtest", "--db", database, "--as-of", f"uts{AS_OF}", "--train", "long"])
     assert result.exit_code != 0
+
+
+def _small(tmp_path, *ends):
+    """A quiet history of 12 days on four nodes with each fifth job of a user failing by itself, and these attempts in it."""
+    path = tmp_path / "small.db"
+    made = stores(path)
+    rows = [
+        _ran(
+            100 + i,
+            86 + i // 12,
+            2 * (i % 12),
+            1.5,
+            f"n{i % 4 + 1}",
+            User=f"u{i % 3}",
+            State="FAILED" if i % 5 == 0 else "COMPLETED",
+        )
+        for i in range(40)
+    ]
+    put(made, *rows, *ends)
+    return str(path)
+
+
+def _ran(number, day, hour, hours, nodes, **fields):
+    at = T0 + day * DAY + hour * 3600
+    return row(number, **{
+        "Submit": str(at), "Eligible": str(at), "Start": str(at), "End": str(int(at + hours * 3600)), "NodeList": nodes,
+        "JobName": f"x{number}", "AllocTRES": "cpu=8,mem=60000M,node=1", **fields,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "words"),
+    [
+        ("NODE_FAIL", "n1", "n1, 100%: its only node, and Slurm lost it"),
+        ("NODE_FAIL", "n[1-3]", "unknown; the job itself 0%"),
+        ("FAILED", "n1", "the job itself, "),
+    ],
+)
+def test_who_broke_a_job_whose_node_was_lost_was_not_the_job(tmp_path, state, nodes, words):
+    """Without events nobody names the node, as in a dump that came without them."""
+    path = _small(tmp_path, _ran(7, 88, 0, 0.05, nodes, State=state, User="u1"))
+    assert f"job 7: {words}" in call(path, "explain", "7").output
+
+
+@pytest.mark.parametrize(("between", "words"), [(30, "job 7: no failed attempt"), (0, "job 7: n1, 100%")])
+def test_a_number_that_was_used_before_is_another_job(tmp_path, between, words):
+    """The job of that number now ended well; a month before one of another user lost its node. A requeue follows at once."""
+    first = _ran(7, 88 - between, 0, 2, "n1", State="NODE_FAIL", User="u1")
+    path = _small(tmp_path, first, _ran(7, 88, 2, 1, "n2", State="COMPLETED", User="u2"))
+    try:
+        said = call(path, "explain", "7").output
+    except InputError as err:
+        said = str(err)
+    assert words in said
