@@ -153,7 +153,7 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     `workhorse refresh` calls it too.
     """
     now, timeout = int(time.time()), settings.slurm.timeout
-    there = options.get("cluster") or ""
+    there = nodes.as_slurm_names(options.get("cluster") or "")
     stores.default = there or nodes.cluster_name(timeout)
     inventory = nodes.from_slurm(timeout, there)  # a cluster that Slurm doesn't know must leave nothing behind
     store = stores[""]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from slurm_hook.errors import InputError
+from slurm_hook.errors import InputError, UsageError
 
 from . import convert, sacct
 from .store import Store, expand_nodes, transaction
@@ -94,6 +94,14 @@ def cluster_name(timeout: float) -> str:
     return match[1]
 
 
+def as_slurm_names(cluster: str) -> str:
+    """The name of a cluster as accounting has it, which is lower case however it was written: rows, marks and inventory of
+    one cluster must not part. Raises UsageError for several clusters."""
+    if "," in cluster or cluster.lower() == "all":
+        raise UsageError(f"-M {cluster}: one cluster at a time; run once for each")
+    return cluster.lower()
+
+
 def from_file(path: str) -> list[NodeSpec]:
     """Specs from a saved `scontrol -o show node`. Raises InputError."""
     try:
@@ -115,6 +123,8 @@ def save(store: Store, specs: Iterable[NodeSpec], when: int, source: str) -> int
     """Keep the specs: a node that changed gets a new row from `when` on, one that is gone is marked. Returns changes."""
     changes = 0
     with transaction(store.conn, store.path):
+        if when:
+            _take_back(store, when)
         current = _current(store)
         seen = []
         for spec in specs:
@@ -139,6 +149,15 @@ def save(store: Store, specs: Iterable[NodeSpec], when: int, source: str) -> int
             (when, store.cluster_id, source, when),
         )
     return changes
+
+
+def _take_back(store: Store, now: int) -> None:
+    """Undo what a run told whose clock was ahead: else its specs would stay the latest, and no node would ever be gone."""
+    mine = "id IN (SELECT id FROM nodes WHERE cluster_id = ?)"
+    store.conn.execute(f"DELETE FROM node_specs WHERE valid_from > ? AND node_{mine}", (now, store.cluster_id))  # noqa: S608
+    for column in ("last_seen", "gone"):
+        sql = f"UPDATE nodes SET {column} = ?1 WHERE {column} > ?1 AND cluster_id = ?2"  # noqa: S608
+        store.conn.execute(sql, (now, store.cluster_id))
 
 
 def _current(store: Store) -> Mapping[int, tuple[Any, ...]]:

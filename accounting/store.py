@@ -80,9 +80,10 @@ def the_cluster(db: Any, path: str, asked: str | None) -> str:
         raise StoreError(f"{path}: nothing is collected yet; run `workhorse collect` first, or name another with --db")
     if asked is not None:
         every = [row[0] for row in db.execute("SELECT name FROM clusters").fetchall()]
-        if asked not in every:
+        found = asked if asked in every else asked.lower()  # as Slurm has it
+        if found not in every:
             raise UsageError(f"-M {asked}: no such cluster in {path}; it has {', '.join(known)}")
-        return asked
+        return found
     if len(known) > 1:
         raise UsageError(f"{path} has the clusters {', '.join(known)}; name one with -M")
     return known[0]

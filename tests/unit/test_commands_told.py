@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from accounting import cli, collect, events, store
+from accounting import cli, collect, events, nodes, store
 from accounting.sqlite_words import look_at
 from slurm_hook import cli as main
 from slurm_hook.config import Settings
@@ -121,6 +121,27 @@ def test_a_clock_that_was_ahead_is_told_and_mended(slurm, run, tmp_path):
     assert code == 0 and "in the future" in err and "collect -S" in err
     assert run("collect")[2] == ""
     assert stores(tmp_path / "h.db")["c"].high_water() < time.time() + 300
+
+
+def test_inventory_of_a_clock_that_was_ahead_is_taken_back(tmp_path):
+    """What a node has now counts, one row for each change, and a node that left is gone."""
+    made = stores(tmp_path / "h.db")["c"]
+    small, large = (nodes.NodeSpec("n1", memory_mib=mib) for mib in (1000, 2000))
+    nodes.save(made, [small, nodes.NodeSpec("n2")], NOW + 99 * HOUR, "scontrol")
+    for minute in range(3):
+        nodes.save(made, [large], NOW + minute * 60, "scontrol")
+    assert [(spec.name, spec.memory_mib) for spec in nodes.present(made.db, "c")] == [("n1", 2000)]
+    assert made.conn.execute("SELECT valid_from, memory_mib FROM node_specs WHERE memory_mib > 0").fetchall() == [(NOW, 2000)]
+    assert made.conn.execute("SELECT max(last_seen), max(gone) FROM nodes").fetchone()[0] == NOW + 120
+
+
+def test_a_cluster_has_one_name_however_it_is_written(slurm, run, tmp_path):
+    slurm.command("scontrol", "#!/bin/sh\ncase $* in *config*) echo ClusterName = c;; esac\n")
+    assert run("collect", "-M", "C")[0] == 0
+    assert store.connect(str(tmp_path / "h.db")).execute("SELECT name FROM clusters").fetchall() == [("c",)]
+    for several in ("all", "c,d", "ALL"):
+        code, _, err = run("collect", "-M", several)
+        assert code == 2 and "one cluster at a time" in err
 
 
 # clusters that Slurm doesn't know
