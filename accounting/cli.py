@@ -217,7 +217,8 @@ Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]
 
 
 class Given(NamedTuple):
-    """An open dump: its columns, its rows as they are read, what of them is set aside, and the files that came with it."""
+    """An open dump: its columns, its rows as they are read, what of them is set aside, the files that came with it, and
+    whether it has fields that may not be kept."""
 
     path: str
     header: Sequence[str]
@@ -225,6 +226,7 @@ class Given(NamedTuple):
     rejects: list[Reject]
     zone: convert.Times
     beside: Beside
+    private: bool = False
 
 
 def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given:
@@ -238,14 +240,15 @@ def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given
         return Given(path, dump_json.HEADER, rows, rejects, zone, beside)
     fields = options["fields"].split(",") if options["fields"] else ()
     text = _dump(file, path, options["delimiter"], fields)
-    return Given(path, text.header, text.rows(rejects.append), rejects, zone, beside)
+    return Given(path, text.header, text.rows(rejects.append), rejects, zone, beside, text.private)
 
 
 def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, str]:
     """Collect from a dump, with inventory and events from files or none; in words what these held."""
     path = given.path
     stores.default = stores.default or stores.only or UNNAMED
-    counts = collecting.store_rows(stores, given.header, progress.counted("dump", given.rows), source=path, times=given.zone)
+    rows = progress.counted("dump", given.rows)
+    counts = collecting.store_rows(stores, given.header, rows, source=path, times=given.zone, private=given.private)
     counts += collecting.keep_rejects(stores, path, given.rejects)
     if not counts.attempts and not counts.rejected:
         say(f"workhorse: {path}: no rows: nothing was read", err=True)

@@ -119,7 +119,7 @@ def blame(ctx: click.Context, job: str, **source: Any) -> Verdict:
     number = job_number(database, cluster, job)
     since = 0 if number is None else in_use_since(database, cluster, number)
     history, scored = _scored(ctx, source)
-    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number), since)
+    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number), since=since)
 
 
 def how_it_failed(db: Any, cluster: str, number: int | None) -> str:

@@ -84,22 +84,30 @@ class Stores:
 
 
 def store_rows(
-    stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None
-) -> Counts:
-    """Write all rows of one source. Returns counts. Raises InputError when the header lacks what is needed."""
+    stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None,
+    private: bool = False,
+) -> Counts:  # fmt: skip
+    """Write all rows of one source. Returns counts. Raises InputError when the header lacks what is needed.
+
+    private: the source has free text that may not be kept; of what can't be understood only the job's number is told.
+    """
     try:
         reader = records.Reader(header, times=times, cluster=stores.default)
     except ValueError as err:
         raise InputError(f"{source}: {err}; needed are JobIDRaw (or JobID), Submit and State") from err
     rejects: list[records.Reject] = []
+
+    def reject(aside: records.Reject) -> None:
+        rejects.append(records.withheld(aside) if private else aside)
+
     writers: dict[str, bulk.Writer] = {}
     total = Counts()
-    groups = reader.groups(rows, rejects.append)
+    groups = reader.groups(rows, reject)
     with no_cycle_search():
         while some := list(islice(groups, bulk.AT_ONCE)):
             for cluster, mine in by_cluster(some).items():
                 if cluster not in writers:
-                    writers[cluster] = bulk.Writer(stores[cluster], reader, rejects.append)
+                    writers[cluster] = bulk.Writer(stores[cluster], reader, reject)
                 writers[cluster].add(mine)
             total += keep_rejects(stores, source, rejects)
         for writer in writers.values():

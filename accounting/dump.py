@@ -75,7 +75,9 @@ class Dump:
         self.fitter = Fitter(names, delimiter, known=_KNOWN, trailing=self.trailing)
         self.id_at = next(i for i, n in enumerate(names) if n in ("jobidraw", "jobid"))
         self._kept_at = [i for i, n in enumerate(names) if n in _KNOWN and n != "jobname"]
-        self._shown = next((i for i, n in enumerate(names) if n not in _KNOWN), len(names))
+        self._name_at = names.index("jobname") if "jobname" in names else None
+        # free text that may not be kept: where it has spread, its pieces stand in other columns
+        self.private = any(free and n not in _KNOWN for free, n in zip(self.fitter.free, names))
 
     def rows(self, reject: Callable[[records.Reject], None]) -> Iterator[list[str]]:
         """The rows, each as wide as the header. What can't be put together goes to `reject`."""
@@ -96,10 +98,14 @@ class Dump:
 
     def whole(self, row: list[str]) -> bool:
         """As many fields as the header has, and where the id belongs a number."""
-        return len(row) == self.fitter.width and row[self.id_at][:1].isdigit() and not (self.trailing and row[-1])
+        if len(row) != self.fitter.width or not row[self.id_at][:1].isdigit() or (self.trailing and row[-1]):
+            return False
+        return not self.private or self.fitter.is_row(row)
 
     def _all_whole(self, rows: list[list[str]]) -> bool:
         """The same of many at once."""
+        if self.private:
+            return all(map(self.whole, rows))
         width, at = self.fitter.width, self.id_at
         begins = [row[at][:1] for row in rows if len(row) == width]
         return (
@@ -121,9 +127,19 @@ class Dump:
         """All ways to put a row together say the same in the fields that are kept, names apart."""
         return len({tuple([row[i] for i in self._kept_at]) for row in fits}) == 1
 
+    def chosen(self, fits: Sequence[list[str]], fields: Sequence[str]) -> list[str] | None:
+        """The row that these fields make, None where the ways to put it together differ in more than names.
+
+        Beside a field that may not be kept the name is the shortest that it can be: that much is its own.
+        """
+        if not self.same(fits):
+            return None
+        short = self.fitter.fits(fields, self._name_at) if self.private and self._name_at is not None else fits
+        return short[0] if self.same([short[0], fits[0]]) else fits[0]
+
     def shown(self, fields: Sequence[str]) -> str:
-        """What a reject may show: the fields before the first that may not be kept."""
-        return self.delimiter.join(fields[: self._shown])
+        """What a reject may show: nothing where a piece of what may not be kept could be in it."""
+        return "" if self.private else self.delimiter.join(fields)
 
     def _blocks(self) -> Iterator[list[str]]:
         """The lines after the header, many at a time."""
@@ -185,10 +201,10 @@ class _Joiner:
         fits = self._dump.fitter.fits(fields)
         if fits:
             self._pending = []
-            if self._dump.same(fits):
-                return self._swap(fits[0])
-            self._refuse("too many fields, and more than one way to put them together", fields)
-            return self._swap(None)
+            row = self._dump.chosen(fits, fields)
+            if row is None:
+                self._refuse("too many fields, and more than one way to put them together", fields)
+            return self._swap(row)
         if len(self._pending) > 1 and self._dump.whole(row):  # odd as it is, it is no part of what came before
             self._pending.pop()
             self._give_up()
@@ -218,7 +234,7 @@ class _Joiner:
             self._refuse(f"{len(fields)} fields instead of {dump.fitter.width}, and no way to put it together", fields)
 
     def _refuse(self, reason: str, fields: Sequence[str]) -> None:
-        self._reject(records.Reject(reason, f"line {self._since}: {self._dump.shown(fields)}"))
+        self._reject(records.Reject(reason, f"line {self._since}: {self._dump.shown(fields)}".rstrip()))
 
 
 def _check_header(header: Sequence[str], delimiter: str) -> None:

@@ -38,7 +38,7 @@ class Verdict:
 
 
 def who_broke(
-    history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED, since: float = 0.0
+    history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED, *, since: float = 0.0
 ) -> Verdict:
     """The verdict on the last failed attempt of a job, or why there is none.
 

@@ -8,6 +8,7 @@ working directories and comments stay in Slurm.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
@@ -179,6 +180,16 @@ class Reject(NamedTuple):
 
     reason: str
     text: str
+
+
+_NUMBER = re.compile(r"JobID(?:Raw)?=[\d_+]+")
+
+
+def withheld(aside: Reject) -> Reject:
+    """The same without what it shows of the row: pieces of free text that may not be kept could stand in any field."""
+    number = _NUMBER.match(aside.text)
+    reason = "can't be understood; not shown, as the source has fields that may not be kept"
+    return Reject(reason, number[0] if number else "")
 
 
 class Reader:

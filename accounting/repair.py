@@ -38,7 +38,10 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
               " maxrsstask maxvmsizetask maxpagestask maxdiskreadtask maxdiskwritetask mincputask consumedenergy"
               " consumedenergyraw avecpufreq"),
     (_TRES, "alloctres reqtres tresusageinave tresusageinmax tresusageinmin tresusageintot tresusageoutave tresusageoutmax"
-            " tresusageoutmin tresusageouttot"),
+            " tresusageoutmin tresusageouttot tresusageinmaxnode tresusageinmaxtask tresusageinminnode tresusageinmintask"
+            " tresusageoutmaxnode tresusageoutmaxtask tresusageoutminnode tresusageoutmintask"),
+    (re.compile(r"(?:C?(?:Block|Cyclic)|Plane|Arbitrary|Unknown)?"), "layout"),
+    (_WORD, "flags group reason blockid reqcpufreq reqcpufreqgov reqcpufreqmax reqcpufreqmin reservationid sluid qosreq"),
     (_HOSTS, "nodelist maxrssnode failednode maxvmsizenode maxpagesnode mincpunode maxdiskreadnode maxdiskwritenode"),
     (_INTEGER, "allocnodes nnodes ncpus alloccpus reqcpus reqnodes ntasks uid gid restarts dbindex associd priority qosraw"
                " wckeyid"),
@@ -64,16 +67,17 @@ class Fitter:
         takes = zip(self.free, self._loose, fields)
         return len(fields) == self.width and all(free or shape.fullmatch(text) for free, shape, text in takes)
 
-    def fits(self, fields: Sequence[str]) -> list[list[str]]:
+    def fits(self, fields: Sequence[str], short: int | None = None) -> list[list[str]]:
         """The best ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text.
 
         Best is what takes the fewest empty fields into free text: a name of nothing but delimiters is unlikely. Blanks in
-        users, accounts and the like are looked at only where there is no way without.
+        users, accounts and the like are looked at only where there is no way without. short: a column that is to take as few
+        fields as it can, before all else.
         """
         if len(fields) < self.width:
             return []
         for shapes in (self._shapes, self._loose):
-            search = _Search(self, shapes, fields)
+            search = _Search(self, shapes, fields, short)
             if search.cost(0, 0) < _NEVER:
                 return list(search.ways(0, 0))
         return []
@@ -86,8 +90,8 @@ class Fitter:
 class _Search:
     """Cheapest assignment of fields to columns, by column and position; each is solved once."""
 
-    def __init__(self, fitter: Fitter, shapes: Sequence[re.Pattern[str]], fields: Sequence[str]) -> None:
-        self._fitter, self._shapes, self._fields = fitter, shapes, fields
+    def __init__(self, fitter: Fitter, shapes: Sequence[re.Pattern[str]], fields: Sequence[str], short: int | None) -> None:
+        self._fitter, self._shapes, self._fields, self._short = fitter, shapes, fields, short
         self._costs: dict[tuple[int, int], float] = {}
         self._left = _MAX_FITS
 
@@ -97,6 +101,7 @@ class _Search:
         if fitter.free[column]:
             for taken in range(1, rest - (fitter.width - column - 1) + 1):
                 own = sum(not text for text in self._fields[at : at + taken]) if taken > 1 else 0
+                own += (taken - 1) * len(self._fields) * (column == self._short)
                 yield taken, own + self.cost(column + 1, at + taken)
         elif self._shapes[column].fullmatch(self._fields[at]):
             yield 1, self.cost(column + 1, at + 1)

@@ -2,11 +2,12 @@
 
 import io
 import json
+import secrets
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounting import collect, convert, dump, dump_json, store
@@ -236,3 +237,36 @@ def test_rejects_belong_to_the_cluster_that_the_dump_names(tmp_path):
     done = CliRunner().invoke(workhorse, ["collect", "--db", db, "--file", str(path)])
     assert done.exit_code == 3 and "cluster big: 1 attempts" in done.output and "2 rows set aside" in done.output
     assert store.connect(db).execute("SELECT name FROM clusters").fetchall() == [("big",)]
+
+
+SECRET = "tr0ub4dor"
+ORDERS = (
+    "JobID|SubmitLine|State|NodeList|Submit", "JobID|SubmitLine|JobName|State|NodeList|Submit",
+    "JobID|JobName|SubmitLine|State|NodeList|Submit|User", "SubmitLine|JobID|State|NodeList|Submit",
+    "JobID|State|NodeList|Submit|SubmitLine",
+)  # fmt: skip
+PIECES = st.sampled_from([SECRET, "|", "\n", "7", " ", "x", "COMPLETED", f"7.{SECRET}", "1000", "n1", ""])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.sampled_from(ORDERS), lines=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=3))
+def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, lines):
+    """A command line with delimiters and line breaks spreads over other columns: neither rows nor rejects show it."""
+    kept = {"JobName": "train", "State": "COMPLETED", "NodeList": "n1", "Submit": "1000", "User": "u"}
+    rows = []
+    for number, line in enumerate(lines, 1):
+        values = {**kept, "JobID": str(number), "SubmitLine": f"sbatch {line}"}
+        rows.append("|".join(values[name] for name in header.split("|")))
+    path, history = tmp_path / "dump", str(tmp_path / f"{secrets.token_hex(8)}.db")
+    path.write_text("\n".join([header, *rows]) + "\n")
+    stores = collect.Stores(store.connect(history), history, "c")
+    with dump.open_dump(str(path)) as file:
+        rejects = []
+        text = dump.Dump(file)
+        how = {"source": "d", "times": convert.Times(), "private": text.private}
+        collect.store_rows(stores, text.header, text.rows(rejects.append), **how)
+        collect.keep_rejects(stores, "d", rejects)
+    names = [(table, "name") for table in ("works", "states", "nodes", "users")]
+    for table, column in (("attempts", "label || node_list"), ("rejects", "reason || text"), *names):
+        for (value,) in stores[""].conn.execute(f"SELECT {column} FROM {table}"):
+            assert SECRET not in str(value), (table, value)
