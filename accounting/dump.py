@@ -201,10 +201,10 @@ class _Joiner:
         fits = self._dump.fitter.fits(fields)
         if fits:
             self._pending = []
-            row = self._dump.chosen(fits, fields)
-            if row is None:
+            chosen = self._dump.chosen(fits, fields)
+            if chosen is None:
                 self._refuse("too many fields, and more than one way to put them together", fields)
-            return self._swap(row)
+            return self._swap(chosen)
         if len(self._pending) > 1 and self._dump.whole(row):  # odd as it is, it is no part of what came before
             self._pending.pop()
             self._give_up()
