@@ -21,6 +21,7 @@ from .attribution import attribute
 from .blame import Model
 from .capability import Options
 from .columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by, together
+from .convert import LAST_TIME
 from .failures import SAME_OUTAGE
 from .lemons import failed_attempts
 from .progress import Step, silent
@@ -162,7 +163,7 @@ def read_truth(path: str, history: History, unknown: list[str] | None = None) ->
                     continue
                 nodes.append(position[row["node"]])
                 moments.append(_moment(row["time"] or "", f"{path}, line {reader.line_num}"))
-    except (OSError, UnicodeDecodeError) as err:
+    except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise InputError(f"{path}: can't be read ({getattr(err, 'strerror', None) or err}); give a CSV file in UTF-8") from err
     if unknown is not None:
         unknown.extend(strangers)
@@ -171,7 +172,8 @@ def read_truth(path: str, history: History, unknown: list[str] | None = None) ->
 
 def _moment(text: str, where: str) -> float:
     try:
-        return float(text)
+        if 0 < float(text) < LAST_TIME:
+            return float(text)
     except ValueError:
         pass
     try:

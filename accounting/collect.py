@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,14 +32,19 @@ SETTLING = 600
 def one_at_a_time(path: str) -> Iterator[None]:
     """Hold the lock of a database while writing. Raises BusyError at once when another process has it.
 
-    The kernel drops the lock with the process, so a killed run leaves none behind.
+    The kernel drops the lock with the process, so a killed run leaves none behind. It lies beside the file itself, whatever
+    links lead there, and is never one: in a folder of others a link could name any file, which would be cut.
     """
+    lock = os.path.realpath(path) + ".lock"
     try:
-        descriptor = os.open(path + ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as err:
-        raise StoreError(f"{path}.lock: can't be opened ({err.strerror}); run as the database's owner") from err
+        raise StoreError(f"{lock}: can't be opened ({err.strerror}); run as the database's owner") from err
     try:
-        hand_over(descriptor, os.path.dirname(path) or ".")
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise StoreError(f"{lock}: no plain file of its own; remove it")
+        hand_over(descriptor, os.path.dirname(lock))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -30,6 +30,7 @@ def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
     """Open the history (made 0600 when new), migrated, WAL, foreign keys on. Raises StoreError with the mend."""
     if not create:
         _refuse_none(path)
+    _refuse_other(path)
     try:
         _make_private(path)
         conn = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
@@ -52,6 +53,7 @@ def connect(path: str, *, create: bool = True) -> sqlite_utils.Database:
 def connect_to_read(path: str) -> sqlite_utils.Database:
     """Open the history to look only: on a read-only copy, a full disk or beside a collector. Raises StoreError."""
     _refuse_none(path)
+    _refuse_other(path)
     try:
         conn = look_at(path, BUSY_SECONDS)
         _refuse_foreign(conn, path)
@@ -62,6 +64,12 @@ def connect_to_read(path: str) -> sqlite_utils.Database:
     except (sqlite3.Error, OSError) as err:
         raise StoreError(explain(path, err)) from err
     return db
+
+
+def _refuse_other(path: str) -> None:
+    """A pipe would be waited for for ever."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreError(f"{path}: not a file; name the history with --db or [history] path")
 
 
 def clusters(db: Any) -> list[str]:

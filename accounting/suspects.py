@@ -15,18 +15,25 @@ from slurm_hook.terminal import count
 from .columns import MARKED_BAD, BoolArray, FloatArray, History
 from .failures import Failures, attempted, collect
 from .truncate import until
-from .trust import marked_now
+from .trust import from_events, marked_now
 
 LISTED = 5  # jobs that are told
+FEW, LARGE_PART = 2, 0.25  # more suspects than both, this part of the nodes, have a common cause
 EARLY = 600.0  # s: a failure sooner after the start than this is an early one
 FAILURES, USERS, WITHIN, LASTS = 3, 2, 3600.0, 3600.0  # so many failures of so many users within s make a suspect for s
 
 
 def suspects(history: History, failures: Failures) -> FloatArray:
     """Until when (epoch s; 0: not) each node is left out for all: three early failures of two users within an hour, or
-    an open mark `bad`. (A lemon found by its score is no candidate of costly jobs alone; a person's word counts for all.)"""
+    an open mark `bad`. (A lemon found by its score is no candidate of costly jobs alone; a person's word counts for all.)
+
+    What came before a repair, or while the node was marked `ignore`, doesn't count. Where a large part of all nodes would be
+    suspects at once, it is not the nodes: a module, a file system, or wide jobs that are broken themselves.
+    """
     ends = np.zeros(len(history.nodes))
     rows = np.flatnonzero(_early(history, failures)[failures.failure])
+    trust = from_events(history.events, len(ends), history.as_of)
+    rows = rows[trust.factor(failures.node[rows], failures.time[failures.failure[rows]]) == 1.0]
     rows = rows[np.lexsort((failures.time[failures.failure[rows]], failures.node[rows]))]
     node, moment, user = failures.node[rows], failures.time[failures.failure[rows]], failures.user[failures.failure[rows]]
     first = np.searchsorted(node, node)
@@ -35,6 +42,8 @@ def suspects(history: History, failures: Failures) -> FloatArray:
         if last + 1 - begin >= FAILURES and len(set(user[begin : last + 1].tolist())) >= USERS:
             ends[node[last]] = moment[last] + LASTS
     ends = np.where(ends > history.as_of, ends, 0.0)
+    if (ends > 0).sum() > max(FEW, LARGE_PART * len(ends)):
+        ends[:] = 0.0
     return np.where(marked_now(history.events, MARKED_BAD, len(ends), history.as_of), WHILE_MARKED, ends)
 
 

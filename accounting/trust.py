@@ -46,7 +46,7 @@ class Trust:
 
 
 def from_events(events: Events, n_nodes: int, as_of: float) -> Trust:
-    """Repairs and ignored stretches up to `as_of`. An open mark reaches to `as_of`."""
+    """Repairs and ignored stretches up to `as_of`. An open mark reaches to the node's next one, or else to `as_of`."""
     repairs: dict[int, list[float]] = {}
     ignored: dict[int, list[tuple[float, float]]] = {}
     for i in np.flatnonzero(events.start <= as_of):
@@ -55,16 +55,25 @@ def from_events(events: Events, n_nodes: int, as_of: float) -> Trust:
             repairs.setdefault(node, []).append(float(events.start[i]))
         elif events.kind[i] == MARKED_IGNORE:
             end = float(events.end[i])
-            ignored.setdefault(node, []).append((float(events.start[i]), np.inf if np.isnan(end) else end))
+            ignored.setdefault(node, []).append((float(events.start[i]), _next_mark(events, i) if np.isnan(end) else end))
     return Trust(n_nodes, repairs, ignored)
 
 
+def _next_mark(events: Events, i: int) -> float:
+    """When the next mark of the node begins after the one in row i; of the same moment the later row. Infinite: none."""
+    marks = np.isin(events.kind, (REPAIRED, MARKED_BAD, MARKED_IGNORE)) & (events.node == events.node[i])
+    later = (events.start > events.start[i]) | ((events.start == events.start[i]) & (np.arange(len(events)) > i))
+    return float(events.start[marks & later].min(initial=np.inf))
+
+
 def marked_now(events: Events, kind: int, n_nodes: int, as_of: float) -> Any:
-    """Nodes (bool array) under an open mark of this kind. A repair after a mark `bad` ends it."""
+    """Nodes (bool array) under an open mark of this kind. A repair after a mark `bad` ends it; one without an end of its own
+    holds until the next."""
     marked = np.zeros(n_nodes, bool)
     trust = from_events(events, n_nodes, as_of)
     for i in np.flatnonzero((events.kind == kind) & (events.start <= as_of)):
         node = int(events.node[i])
-        is_open = not events.end[i] <= as_of
+        following = _next_mark(events, i) if np.isnan(events.end[i]) else np.inf
+        is_open = not events.end[i] <= as_of and following > as_of
         marked[node] |= is_open and not (kind == MARKED_BAD and trust.last_repair(node) > events.start[i])
     return marked

@@ -341,3 +341,24 @@ def test_marks_are_read_as_of_their_time():
                      (2, REPAIRED, 0, 30.0, NAN)], n_nodes=4)  # fmt: skip
     assert marked_now(h.events, MARKED_BAD, 4, T0 + 15 * H).tolist() == [True, True, True, False]
     assert marked_now(h.events, MARKED_BAD, 4, T0 + 40 * H).tolist() == [True, False, False, False]
+
+
+def test_a_mark_without_an_end_holds_until_the_next_of_its_node():
+    """Of marks of the same moment, such as of one day, the one made later counts."""
+    from accounting.trust import from_events, marked_now
+
+    marks = [
+        (0, MARKED_IGNORE, 0, 10.0, NAN), (0, MARKED_BAD, 0, 20.0, NAN), (0, MARKED_IGNORE, 0, 30.0, 40.0),
+        (1, MARKED_BAD, 0, 10.0, NAN), (1, REPAIRED, 0, 10.0, NAN), (2, REPAIRED, 0, 10.0, NAN), (2, MARKED_BAD, 0, 10.0, NAN),
+        (3, MARKED_IGNORE, 0, 10.0, NAN),
+    ]  # fmt: skip
+    h = history(_steady(4), marks)
+    at = [T0 + hour * H for hour in (15, 25, 35, 50)]
+    assert [marked_now(h.events, MARKED_IGNORE, 4, t).tolist() for t in at] == [
+        [True, False, False, True], [False, False, False, True], [True, False, False, True], [False, False, False, True],
+    ]  # fmt: skip
+    assert [marked_now(h.events, MARKED_BAD, 4, t).tolist() for t in at[:2]] == [
+        [False, False, True, False], [True, False, True, False]
+    ]  # fmt: skip
+    ignored = from_events(h.events, 4, at[-1]).ignored
+    assert ignored[0] == [(T0 + 10 * H, T0 + 20 * H), (T0 + 30 * H, T0 + 40 * H)] and ignored[3][0][1] == math.inf

@@ -144,6 +144,31 @@ def test_a_cluster_has_one_name_however_it_is_written(slurm, run, tmp_path):
         assert code == 2 and "one cluster at a time" in err
 
 
+def test_the_lock_of_a_history_is_one_whatever_leads_to_it_and_cuts_no_other_file(run, tmp_path):
+    """In a folder where others write, a link of theirs could name any file."""
+    a_history(tmp_path)
+    (tmp_path / "link.db").symlink_to("h.db")
+    with collect.one_at_a_time(str(tmp_path / "link.db")):
+        assert run("mark", "n1", "bad")[0] == 75
+    victim, lock = tmp_path / "victim", tmp_path / "h.db.lock"
+    for plant in (lock.symlink_to, lock.hardlink_to):
+        victim.write_text("precious")
+        lock.unlink()
+        plant(victim)
+        assert run("mark", "n1", "bad")[0] == 1
+        assert victim.read_text() == "precious"
+    lock.unlink()
+    os.mkfifo(lock)
+    assert run("mark", "n1", "bad")[0] == 1
+
+
+@pytest.mark.parametrize("words", [("lemons",), ("score", "--dry-run"), ("collect",), ("mark", "n1", "bad")], ids=" ".join)
+def test_a_pipe_is_no_history(run, tmp_path, words):
+    os.mkfifo(tmp_path / "h.db")
+    code, _, err = run(*words)
+    assert code != 0 and ("not a file" in err or "no history yet" in err or "not in PATH" in err)
+
+
 # clusters that Slurm doesn't know
 def test_a_mistyped_cluster_leaves_nothing(slurm, run, tmp_path):
     a_history(tmp_path)

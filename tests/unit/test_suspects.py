@@ -129,3 +129,28 @@ def test_a_mark_counts_from_the_next_collect_for_all_jobs_until_it_ends(site, ma
     stamp = os.stat(os.path.join(settings.publish.path, "scores.json")).st_mtime_ns
     renew(made["c"].db, "c", settings, NOW + 300)
     assert os.stat(os.path.join(settings.publish.path, "scores.json")).st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "left"),
+    [("repaired", NOW - 300, ()), ("repaired", NOW - 1700, ("n1",)), ("ignore", NOW - 3000, ()), ("ignore", NOW - 10, ("n1",))],
+)
+def test_deaths_before_a_repair_or_of_an_ignored_stretch_make_no_suspect(site, kind, at, left):
+    made, settings = site
+    _deaths(made, count=5)
+    reason = "repaired" if kind == "repaired" else "unknown"
+    events.save(made["c"], [events.Event("n1", kind, at, None, "", "", reason, "root", "mark")])
+    assert renew(made["c"].db, "c", settings, NOW) == left
+
+
+@pytest.mark.parametrize(("wide", "left"), [(1, 1), (2, 2), (6, 0)])
+def test_where_a_large_part_would_be_suspect_it_is_not_the_nodes(site, wide, left):
+    """Two users' broken jobs on six of eight nodes would leave nothing to steer to."""
+    made, settings = site
+    rows = [row(50 + n, Submit=str(NOW - 9000), Start=str(NOW - 9000), End=str(NOW - 60), NodeList=f"n{n}") for n in range(1, 9)]
+    for k in range(4):
+        at, nodes = NOW - 1800 + 300 * k, f"n[1-{wide}]" if wide > 1 else "n1"
+        fields = {"Submit": str(at), "Start": str(at), "End": str(at + 20), "NodeList": nodes, "JobName": f"w{k}"}
+        rows.append(row(70 + k, **fields, State="FAILED", ExitCode="1:0", User=f"u{k % 2}"))
+    put(made, *rows)
+    assert len(renew(made["c"].db, "c", settings, NOW)) == left
