@@ -55,7 +55,7 @@ def from_events(events: Events, n_nodes: int, as_of: float) -> Trust:
             repairs.setdefault(node, []).append(float(events.start[i]))
         elif events.kind[i] == MARKED_IGNORE:
             end = float(events.end[i])
-            ignored.setdefault(node, []).append((float(events.start[i]), _next_mark(events, i) if np.isnan(end) else end))
+            ignored.setdefault(node, []).append((float(events.start[i]), _next_mark(events, int(i)) if np.isnan(end) else end))
     return Trust(n_nodes, repairs, ignored)
 
 
@@ -73,7 +73,7 @@ def marked_now(events: Events, kind: int, n_nodes: int, as_of: float) -> Any:
     trust = from_events(events, n_nodes, as_of)
     for i in np.flatnonzero((events.kind == kind) & (events.start <= as_of)):
         node = int(events.node[i])
-        following = _next_mark(events, i) if np.isnan(events.end[i]) else np.inf
+        following = _next_mark(events, int(i)) if np.isnan(events.end[i]) else np.inf
         is_open = not events.end[i] <= as_of and following > as_of
         marked[node] |= is_open and not (kind == MARKED_BAD and trust.last_repair(node) > events.start[i])
     return marked
