@@ -49,7 +49,8 @@ def find(db: Any, window: Sequence[Any], position: Mapping[str, int]) -> list[Fa
 def split(
     tasks: c.Tasks, attempts: c.Attempts, ids: NDArray[np.int64], failed: Sequence[FailedStep], events: c.Events
 ) -> tuple[c.Tasks, c.Attempts]:
-    """Tasks and attempts with a failed attempt more for each failed step. ids: database ids of the attempts, ascending."""
+    """Tasks and attempts with a failed attempt more for each failed step. Tasks are ordered by attempt; ids: database ids of
+    the attempts, ascending."""
     start = tasks.start.copy()
     parts: list[tuple[Any, ...]] = []
     parents: list[int] = []
@@ -58,7 +59,8 @@ def split(
         i = int(np.searchsorted(ids, step.attempt))
         if i >= len(ids) or ids[i] != step.attempt:
             continue
-        at = np.flatnonzero((tasks.attempt == i) & np.isin(tasks.node, step.nodes))
+        low, high = np.searchsorted(tasks.attempt, [i, i + 1])
+        at = low + np.flatnonzero(np.isin(tasks.node[low:high], step.nodes))
         end = np.minimum(np.maximum(step.end, start[at]), tasks.end[at])
         culprit = culprits.near(events, down, tasks.node[at], end)
         if not len(at) or not (step.lost or culprit.any()):

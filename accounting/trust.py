@@ -14,6 +14,7 @@ import numpy as np
 from .columns import MARKED_BAD, MARKED_IGNORE, REASON_REPAIRED, REPAIRED, Events, FloatArray
 
 REPAIR_FACTOR = 0.5
+ONE_REPAIR = 86400.0  # s; what is told of repairs in this time is told of one
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,20 @@ def from_events(events: Events, n_nodes: int, as_of: float) -> Trust:
         elif events.kind[i] == MARKED_IGNORE:
             end = float(events.end[i])
             ignored.setdefault(node, []).append((float(events.start[i]), _next_mark(events, int(i)) if np.isnan(end) else end))
-    return Trust(n_nodes, repairs, ignored)
+    return Trust(n_nodes, {node: _apart(times) for node, times in repairs.items()}, ignored)
+
+
+def _apart(times: list[float]) -> list[float]:
+    """Repairs a day apart, each by its last word: slurmdbd has a row for each state that a node goes through in one."""
+    found: list[float] = []
+    begun = -np.inf
+    for time in sorted(times):
+        if time - begun <= ONE_REPAIR:
+            found[-1] = time
+        else:
+            found.append(time)
+            begun = time
+    return found
 
 
 def _next_mark(events: Events, i: int) -> float:

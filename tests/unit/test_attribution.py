@@ -15,6 +15,7 @@ from accounting.columns import (
     MARKED_IGNORE,
     REASON_HARDWARE,
     REASON_PLANNED,
+    REASON_REPAIRED,
     REASON_UNKNOWN,
     REPAIRED,
     REPORTED,
@@ -341,6 +342,14 @@ def test_marks_are_read_as_of_their_time():
                      (2, REPAIRED, 0, 30.0, NAN)], n_nodes=4)  # fmt: skip
     assert marked_now(h.events, MARKED_BAD, 4, T0 + 15 * H).tolist() == [True, True, True, False]
     assert marked_now(h.events, MARKED_BAD, 4, T0 + 40 * H).tolist() == [True, False, False, False]
+
+
+def test_a_repair_of_which_several_rows_tell_counts_once():
+    """DRAIN, DOWN and DRAIN again with one reason; a second repair after days is another."""
+    rows = [*_steady(2), _fail([0], 10.0, 0, culprit=0)]
+    told = [(0, DRAIN, REASON_REPAIRED, 100.0 + at, 101.0 + at) for at in (0.0, 2.0, 23.0, 100.0)]
+    plainly, *known = (attribution.attribute(history(rows, told[:n], n_nodes=2)).known[0] for n in range(5))
+    assert [k / plainly for k in known] == pytest.approx([0.5, 0.5, 0.5, 0.25])
 
 
 def test_a_mark_without_an_end_holds_until_the_next_of_its_node():

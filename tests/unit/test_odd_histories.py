@@ -82,7 +82,9 @@ def test_each_node_is_a_task_of_its_own(tmp_path, node_list, names):
     assert [r[0] for r in made["c"].conn.execute("SELECT node FROM task_history ORDER BY node")] == sorted(names)
 
 
-@pytest.mark.parametrize("node_list", ["n[1-", "node]1-2[", "node[0-2000000]", "a b", "n[1-2", "n[1-99999][0-9]"])
+@pytest.mark.parametrize(
+    "node_list", ["n[1-", "node]1-2[", "node[0-2000000]", "a b", "n[1-2", "n[1-99999][0-9]", "n1;reboot", "$(reboot)", "<b>"]
+)
 def test_a_node_list_that_nobody_can_read_costs_no_attempt(tmp_path, node_list):
     made = stores(tmp_path / "h.db")
     counts = put(made, row(1, NodeList=node_list), row(2))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -437,7 +438,7 @@ def test_node_lists_are_what_scontrol_says():
             names = store.expand_nodes(vector["input"])
         except ValueError as err:
             assert str(err).startswith("node list")
-            odd = any(c.isspace() for c in vector["input"]) or vector["input"].count("[") != vector["input"].count("]")
+            odd = re.search(r"[^A-Za-z0-9_.,\[\]-]", vector["input"]) or vector["input"].count("[") != vector["input"].count("]")
             assert not vector["names"] or odd or len(vector["names"]) > store.MAX_HOSTS or vector["n"] > store.MAX_HOSTS
             continue
         if vector["names"] or ("]-" not in vector["input"] and "]." not in vector["input"]):
