@@ -322,8 +322,10 @@ def test_backtest_by_tickets(tmp_path):
     [
         ("host,when\na,1\n", "no columns `node` and `time`"),
         ("node,time\nn0,yesterday\n", "line 2: 'yesterday' is not a time"),
-        (None, "can't be read"), ('node,time\n"n0,1\n' + "x" * 200_000, "can't be read"),
-        ("node,time\nn0,nan\n", "line 2: 'nan' is not a time"), ("node,time\nn0,1e300\n", "'1e300' is not a time"),
+        (None, "can't be read"),
+        ('node,time\n"n0,1\n' + "x" * 200_000, "can't be read"),
+        ("node,time\nn0,nan\n", "line 2: 'nan' is not a time"),
+        ("node,time\nn0,1e300\n", "'1e300' is not a time"),
     ],
 )
 def test_bad_tickets_are_refused(tmp_path, content, message):
