@@ -129,7 +129,8 @@ def test_private_data_stays_in_slurm(collected):
 
 def test_running_job_settles(sandbox, tmp_path):
     db = tmp_path / "h.db"
-    job = sandbox.sbatch("--mem=50", "--wrap", "sleep 8")
+    go = sandbox.outdir / "running-job-settles"
+    job = sandbox.sbatch("--mem=50", "--wrap", f"until [ -e {go} ]; do sleep 0.2; done")
     sandbox.wait(job, states=["RUNNING"])
     assert workhorse(sandbox, "collect", "-S", "now-1hour", "--db", db).returncode == 0
     conn = sqlite3.connect(db)
@@ -138,7 +139,8 @@ def test_running_job_settles(sandbox, tmp_path):
         assert workhorse(sandbox, "collect", "--db", db).returncode == 0
         return [s[0] for s in states(conn, job)]
 
-    sandbox.poll(lambda: shown() == ["RUNNING"], 10, "the running job in the history")
+    sandbox.poll(lambda: shown() == ["RUNNING"], 60, "the running job in the history")
+    go.touch()
     sandbox.poll(lambda: shown() == ["COMPLETED"], 60, "its end in the history")
     assert conn.execute("SELECT t.end FROM tasks t JOIN attempts a ON a.id = attempt_id WHERE a.job_id = ?", (job,)).fetchone()[0]
 
