@@ -156,10 +156,10 @@ run_test() {
 case ${1:-} in
     demo) shift; run_demo "$@";;
     test) shift; run_test "$@";;
-    --role*|--uninstall|--download-wheels*|--purge|--dry-run|--prefix*|--root*)
+    ""|-h|--help) usage;;
+    --*)
         # shellcheck source=etc/install/site.sh
         . "$top/etc/install/site.sh"
         site_main "$@";;
-    ""|-h|--help) usage;;
     *) usage >&2; misused "$1: unknown";;
 esac

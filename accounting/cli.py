@@ -139,8 +139,8 @@ def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, besi
     """What a run did, in one line. beside: what else was read."""
     names = one_line(", ".join(sorted(stores.all))) or stores.default
     line = (
-        f"cluster {names}: {counts.attempts} attempts read, {counts.new} new, {counts.changed} changed,"
-        f" {counts.tasks} tasks written{beside} in {seconds:.1f} s"
+        f"cluster {names}: {count(counts.attempts, 'attempt')} read, {counts.new:,} new, {counts.changed:,} changed,"
+        f" {count(counts.tasks, 'task')} written{beside} in {seconds:.1f} s"
     )
     if counts.rejected:
         line += f"; {count(counts.rejected, 'row')} set aside, see the table rejects (first: {one_line(stores.reason)})"

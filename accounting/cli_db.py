@@ -7,6 +7,8 @@ import time
 
 import click
 
+from slurm_hook.terminal import count
+
 from . import collect as collecting
 from . import maintenance, progress, times
 from .cli import database_path
@@ -39,6 +41,7 @@ def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> No
             maintenance.vacuum(database, path)
     after = os.path.getsize(path)
     click.echo(
-        f"{path}: {gone.attempts} attempts, {gone.events} events, {gone.rejects} rejects older than {days} days removed;"
+        f"{path}: {count(gone.attempts, 'attempt')}, {count(gone.events, 'event')}, {count(gone.rejects, 'reject')}"
+        f" older than {days} days removed;"
         f" {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
     )

@@ -35,9 +35,11 @@ def host_for(settings: Any, error: str, path: str | None, role: str | None) -> H
     source = path or os.environ.get(PATH_VARIABLE) or DEFAULT_PATH
     if not note:  # a checkout is tried out by whoever owns it
         user, trusted = pwd.getpwuid(os.geteuid()).pw_name, (0, os.geteuid())
+    role = role or note.get("role", "checkout")
     return Host(
         settings, settings_path=source, settings_error=error, prefix=note.get("prefix", ""), service_user=user,
-        role=role or note.get("role", "checkout"), trusted_uids=trusted,
+        role="login" if role == "compute" else role, submits=note.get("submit") == "yes",
+        trusted_uids=trusted,
     )  # fmt: skip
 
 

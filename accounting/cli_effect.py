@@ -11,6 +11,7 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import InputError, SlurmError
+from slurm_hook.terminal import count
 
 from . import effect as effects
 from . import progress, times, treatment
@@ -48,7 +49,7 @@ def effect(ctx: click.Context, starttime: str, cluster: str | None, db: str | No
         return
     if not rows:
         raise InputError(f"{_too_few(steered, control, starttime)}, or look further back with -S")
-    click.echo(f"steered: {len(steered)} jobs, control group: {len(control)} jobs")
+    click.echo(f"steered: {count(len(steered), 'job')}, control group: {count(len(control), 'job')}")
     for row in rows:
         click.echo(line(row))
 

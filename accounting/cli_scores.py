@@ -37,7 +37,9 @@ def _closing(done: refreshing.Refreshed) -> str:
     scores = done.scores
     scored = sum(node.capability is not None for node in scores.nodes.values())
     lemons = sum(node.lemon for node in scores.nodes.values())
-    line = f"cluster {scores.cluster}: {scored} of {len(scores.nodes)} nodes scored ({scores.method}), {count(lemons, 'lemon')}"
+    line = (
+        f"cluster {scores.cluster}: {scored:,} of {len(scores.nodes):,} nodes scored ({scores.method}), {count(lemons, 'lemon')}"
+    )
     return f"{line}; {done.path}" if done.path else line
 
 

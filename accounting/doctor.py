@@ -68,9 +68,23 @@ class Host:
     prefix: str = ""
     service_user: str = "workhorse"
     role: str = "checkout"
+    submits: bool = False  # a controller where people submit, too
     config_folder: str = "/etc/workhorse"
     now: float = field(default_factory=time.time)
     trusted_uids: tuple[int, ...] = (0,)
+
+    def by_hand(self, command: str) -> str:
+        """How a command of ours is run for the site, ready to paste."""
+        return f"`workhorse {command}`" if self.role == "checkout" else f"`runuser -u {self.service_user} -- workhorse {command}`"
+
+    def logged(self, unit: str) -> str:
+        """Where the output of a regular run can be read."""
+        return f"`journalctl -u workhorse-{unit}`" if self.has_systemd else "syslog's lines of workhorse"
+
+    @property
+    def has_systemd(self) -> bool:
+        """Do timers of systemd run things here?"""
+        return os.path.isdir("/run/systemd/system")
 
     def slurm(self, *argv: str) -> str:
         """Output of a Slurm command. Raises SlurmError."""
@@ -131,7 +145,7 @@ def _run_one(check: Check, host: Host) -> Answer:
         text = f"can't be seen: {str(err).split(' / ')[0]}"
         return Answer(UNKNOWN, text, "mend what --check slurm and --check slurmdbd say")
     except SnapshotError as err:
-        return bad(str(err), "run `workhorse refresh` as the service user, or see the message")
+        return bad(str(err), f"{host.by_hand('refresh')} on the controller, or see the message")
     except sqlite3.DatabaseError as err:
         meaning, mend = sqlite_words.cause(err)
         return bad(f"{host.settings.history.path}: {meaning}", ANEW if sqlite_words.is_damage(err) else mend or "run it again")

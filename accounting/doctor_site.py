@@ -54,7 +54,8 @@ def program(host: Host) -> Answer:
     lost = [path for path in _manifest(host) if not os.path.lexists(path)]
     if lost:
         return bad(f"{have}; installed files are gone: {', '.join(lost[:3])}", "run install.sh again: it puts them back")
-    return ok(f"{have}, {host.role}{' at ' + host.prefix if host.prefix else ''}")
+    both = ", where people submit, too," if host.submits and host.role == "controller" else ""
+    return ok(f"{have}, {host.role}{both}{' at ' + host.prefix if host.prefix else ''}")
 
 
 def _manifest(host: Host) -> list[str]:
@@ -78,7 +79,7 @@ def scores(host: Host) -> Answer:
     found = host.scores
     age, limit = found.age(host.now), host.settings.steer.max_age_hours * 3600
     text = f"{len(found.nodes)} nodes, {ago(age)} old, by method {found.method}"
-    again = "see `journalctl -u workhorse-refresh`, then run `workhorse refresh` as the service user"
+    again = f"see {host.logged('refresh')} on the controller, then {host.by_hand('refresh')}"
     if found.created > host.now + 300:
         return bad(f"{text}: made in the future", "set the clocks right (check clock)")
     if age > limit:
@@ -88,7 +89,7 @@ def scores(host: Host) -> Answer:
         return warn(f"{text}: a nightly run was missed", again)
     if not own:
         return warn(
-            f"{text}: none has a capability of its own yet", "let it collect longer, or `workhorse collect -S now-90days`"
+            f"{text}: none has a capability of its own yet", f"let it collect longer, or {host.by_hand('collect -S now-90days')}"
         )
     strangers = _strangers(host, set(found.nodes))
     if strangers:
@@ -106,7 +107,7 @@ def _strangers(host: Host, names: set[str]) -> str:
 def dispatcher(host: Host) -> Answer:
     """Is dispatch alive? Without it nothing is confined to a pool."""
     mode, limit = host.settings.steer.mode, host.settings.steer.live_max_age
-    look = "see `systemctl status 'workhorse-dispatch*'` and `journalctl -u 'workhorse-dispatch*'`; until then collect stands in"
+    look = f"on the controller: see {host.logged('dispatch')}, and {host.by_hand('dispatch')}; until then collect stands in"
     problem = bad if mode == "steer" else warn
     if mode not in ("avoid", "steer"):
         return ok(f"not needed in mode {mode}: it works in avoid and steer")
@@ -143,7 +144,7 @@ def history(host: Host) -> Answer:
     """Is the database there, private and sound?"""
     path = Path(host.settings.history.path)
     if not path.exists():
-        return bad(f"{path} doesn't exist", "run `workhorse collect` as the service user")
+        return bad(f"{path} doesn't exist", host.by_hand("collect"))
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return bad(f"{path} has mode {mode:04o}: others' job names can be read", f"chmod 0600 {path}")
@@ -153,12 +154,12 @@ def history(host: Host) -> Answer:
             return bad(f"{path}: {damage}", ANEW)
         attempts = db.execute("SELECT count(*) FROM attempts").fetchone()[0]
         rejects = db.execute("SELECT count(*) FROM rejects").fetchone()[0]
-    text = f"{path}: {attempts} attempts, {path.stat().st_size / 1e6:.1f} MB"
+    text = f"{path}: {count(attempts, 'attempt')}, {path.stat().st_size / 1e6:.1f} MB"
     if attempts == 0:
-        return warn(f"{text}: nothing collected yet", "run `workhorse collect` as the service user")
+        return warn(f"{text}: nothing collected yet", host.by_hand("collect"))
     if rejects > 0.01 * attempts:
-        return warn(f"{text}, {rejects} rows set aside", "look at the reasons in its table rejects")
-    return ok(f"{text}, {rejects} rows set aside")
+        return warn(f"{text}, {count(rejects, 'row')} set aside", "look at the reasons in its table rejects")
+    return ok(f"{text}, {count(rejects, 'row')} set aside")
 
 
 def _damage(db: sqlite3.Connection) -> str:
@@ -189,11 +190,11 @@ def collected(host: Host) -> Answer:
     """Is accounting read regularly?"""
     path = Path(host.settings.history.path)
     if not path.exists():
-        return bad(f"{path} doesn't exist", "run `workhorse collect` as the service user")
+        return bad(f"{path} doesn't exist", host.by_hand("collect"))
     with _database(path) as db:
         rows = db.execute("SELECT name, high_water FROM clusters WHERE high_water IS NOT NULL").fetchall()
         dumped = db.execute("SELECT EXISTS (SELECT 1 FROM attempts)").fetchone()[0]
-    look = "see `journalctl -u workhorse-collect`; a run by hand: `workhorse collect` as the service user"
+    look = f"see {host.logged('collect')}; a run by hand: {host.by_hand('collect')}"
     if not rows:
         if dumped:
             return warn("the history is of dumps (collect --file); no run against Slurm yet", "run `workhorse collect` regularly")
@@ -213,7 +214,7 @@ def collected(host: Host) -> Answer:
 def timers(host: Host) -> Answer:
     """Are the three regular runs switched on, and did they end well?"""
     cron = Path("/etc/cron.d/workhorse")
-    if not Path("/run/systemd/system").is_dir():
+    if not host.has_systemd:
         if cron.is_file():
             return ok(f"{cron}")
         return warn("neither systemd timers nor cron run collect, refresh and dispatch", "run install.sh --role controller again")
@@ -247,7 +248,7 @@ def wrapper(host: Host) -> Answer:
     real = [path for path in found if not is_wrapper(path)]
     if not real:
         return bad("no sbatch in PATH but ours", "install Slurm's commands, or put them into PATH")
-    if not ours and host.role == "login":
+    if not ours and (host.submits or host.role == "login"):
         mend = f"log in anew, or put {host.prefix}/bin first in PATH" if host.prefix else "run install.sh --role login here"
         return warn(f"not in PATH; sbatch is {real[0]}", mend)
     if not ours:
@@ -297,7 +298,8 @@ def routes(host: Host) -> Answer:
     if matching is None:
         return ok(f"decisions of the last 7 days: {by}")
     share = min(1.0, total / matching) if matching else 1.0
-    text = f"{matching} jobs on at least [match] min_nodes in 7 days; decisions here: {by} ({share:.0%})"
+    text = f"{count(matching, 'job')} on at least [match] min_nodes in 7 days; decisions here: {by}"
+    text += f" ({share:.0%})" if matching else ""
     if matching >= 20 and share < 0.5:
         mend = "login nodes log on their own hosts unless syslog is forwarded; jobs by API or portal need the job_submit plugin"
         return warn(text, mend)

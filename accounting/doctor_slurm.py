@@ -48,7 +48,7 @@ def version(host: Host) -> Answer:
 def pyslurm(host: Host) -> Answer:
     """Is pyslurm usable here, and if not, does it matter?"""
     wanted = host.settings.slurm.backend
-    series = "{}.{}".format(*host.slurm_version)
+    series = "{}.{:02}".format(*host.slurm_version)  # as Slurm writes it
     if importlib.util.find_spec("pyslurm") is None:
         fits = host.slurm_version in PUBLISHED_PYSLURM
         text = f"not installed ({'a release for' if fits else 'the package index has none for'} Slurm {series}"
@@ -100,12 +100,14 @@ def rights(host: Host) -> Answer:
     level = admin_level(host, host.service_user)
     hidden = {word for conf in (host.slurm_conf, host.dbd_conf) for word in conf.get("privatedata", "").lower().split(",")}
     hidden &= {"jobs", "usage", "events", "nodes", "users"}
+    # `add` leaves the level of a user who is there as it is
     add = f"sacctmgr -i add user {host.service_user} account=root adminlevel=Operator"
+    add = f"sacctmgr -i modify user {host.service_user} set adminlevel=Operator" if level == "None" else add
     if host.service_user == "root":
         return ok("root sees all jobs and may update pending ones")
     if level in OPERATORS:
         return ok(f"{host.service_user} is {level}: sees all jobs, may update pending ones")
-    text = f"{host.service_user} has AdminLevel {level or 'none'}"
+    text = f"{host.service_user} {'has AdminLevel ' + level if level else 'is no user of the accounting'}"
     if hidden & {"jobs", "events", "nodes"}:
         return bad(f"{text} and PrivateData hides {', '.join(sorted(hidden))}: the history would be of its own jobs only", add)
     if host.settings.steer.mode in ("avoid", "steer"):
@@ -118,7 +120,7 @@ def admin_level(host: Host, user: str) -> str:
     said = host.slurm("sacctmgr", "-nP", "show", "user", user, "format=user,adminlevel")
     for row in said.splitlines():
         name, _, level = row.partition("|")
-        if name == user and level != "None":
+        if name == user:
             return level
     return ""
 

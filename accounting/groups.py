@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import gamma
 
+from slurm_hook.terminal import count
+
 from .attribution import Attribution
 from .columns import History
 
@@ -38,7 +40,7 @@ def _worse(scored: Attribution, group: Any, names: list[str], what: str) -> list
         if all(_above(charged[m].sum(), hours[m].sum(), TIMES_REST * usual) >= CERTAINTY for m in (members, without_worst)):
             told.append(
                 f"{what} {name} as a whole: {times:.1f} times the failures per hour of the other nodes "
-                f"({charged[members].sum():.1f} on {len(members)} nodes); look at what they share"
+                f"({charged[members].sum():.1f} on {count(len(members), 'node')}); look at what they share"
             )
     return told
 

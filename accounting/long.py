@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_hook.config import Settings
 from slurm_hook.errors import SlurmError
 from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores
+from slurm_hook.terminal import count
 
 if TYPE_CHECKING:
     from .story import Failure, Story
@@ -46,7 +47,7 @@ def _standing(node: NodeScore, scores: Scores) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+    return "over 99" if number >= 100 else f"{number:.2g}"  # nothing was ever seen to fail
 
 
 def _reasons(node: NodeScore, scores: Scores) -> list[str]:
@@ -54,8 +55,8 @@ def _reasons(node: NodeScore, scores: Scores) -> list[str]:
     if scores.method == "attributed" and node.reliability is not None:
         others = sorted(n.reliability for n in scores.nodes.values() if n.reliability is not None)
         lines.append(
-            f"Reliability: {node.reliability:,.0f} h of heavy work per failure of its own making; the median node has"
-            f" {others[len(others) // 2]:,.0f} h."
+            f"Reliability: about {node.reliability:,.0f} h of heavy work per failure of its own making (its record, drawn towards"
+            f" the cluster's mean while it is short); the median node has {others[len(others) // 2]:,.0f} h."
         )
     elif node.reliability is not None:
         lines.append(f"Reliability {node.reliability:.3g}: mean contribution of its heavy groups, failures counted against it.")
@@ -87,7 +88,7 @@ def _facts(node: NodeScore) -> str:
 
 def _source(node: NodeScore, scores: Scores, now: float) -> str:
     hours = scores.age(now) / 3600
-    return f"From {node.tasks:,} tasks, method {scores.method}, snapshot {scores.id}, {hours:.1f} h old."
+    return f"From {count(node.tasks, 'task')}, method {scores.method}, snapshot {scores.id}, {hours:.1f} h old."
 
 
 def _when(moment: float) -> str:
@@ -139,8 +140,8 @@ def story_words(story: Story) -> list[str]:
         lines += [_failure_words(failure) for failure in reversed(rest[-FEW_SHOWN:])]
     for group in reversed(story.groups[-3:]):
         lines.append(
-            f"Heavy group {_when(group.start)} to {_when(group.end)}: {group.tasks} tasks, {group.overload_hours:.1f} h overload,"
-            f" efficiency {group.change:+.0%}."
+            f"Heavy group {_when(group.start)} to {_when(group.end)}: {count(group.tasks, 'task')},"
+            f" {group.overload_hours:.1f} h overload, efficiency {group.change:+.0%}."
         )
     for event in reversed(story.events[-SHOWN:]):
         until = f"to {_when(event.end)}" if event.end else "and still"

@@ -56,6 +56,7 @@ class Block:
 
     name: str
     cells: tuple[Cell, ...]
+    leaf: bool = True
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,16 @@ def _blocks(history: History, cells: Mapping[str, Cell]) -> tuple[Block, ...]:
     blocks = [Block(s, tuple(cells[n] for n in sorted(of_switch[s], key=hostlist_key))) for s in switches]
     for at in range(0, len(loose), NODES_PER_BLOCK):
         part = loose[at : at + NODES_PER_BLOCK]
-        blocks.append(Block(f"{part[0]} … {part[-1]}" if len(part) > 1 else part[0], tuple(cells[n] for n in part)))
+        blocks.append(Block(_from_to(part[0], part[-1]), tuple(cells[n] for n in part), leaf=False))
     return tuple(blocks)
+
+
+def _from_to(first: str, last: str) -> str:
+    """Such as n0001–0032."""
+    if first == last:
+        return first
+    alike = next((at for at, (a, b) in enumerate(zip(first, last)) if a != b), 0)
+    return f"{first}–{last[len(first[:alike].rstrip('0123456789')) :]}"
 
 
 def hostlist_key(name: str) -> tuple[Any, ...]:

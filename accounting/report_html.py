@@ -15,6 +15,7 @@ import jinja2
 
 from slurm_hook import __version__
 from slurm_hook.errors import WorkhorseError
+from slurm_hook.terminal import count
 
 from . import report as reporting
 from .story import Failure, Group, Story
@@ -59,8 +60,9 @@ def render(report: reporting.Report) -> str:
     environment.filters.update(clean=clean, when=when, short=short, percent=lambda share: f"{share:.0%}")
     span = (report.overview.window_start, report.overview.as_of)
     return environment.get_template("report.html.j2").render(
-        report=report, o=report.overview, alike=reporting.ALIKE, colour=colour, describe=describe, version=__version__,
-        span=span, wide=WIDE, tall=TALL, classes=CLASSES, actions=ACTIONS, blocks=heat_map(report.blocks),
+        report=report, o=report.overview, alike=reporting.ALIKE, colour=colour, describe=describe, standing=standing,
+        interval=interval, version=__version__, span=span, wide=WIDE, tall=TALL, classes=CLASSES, actions=ACTIONS,
+        blocks=heat_map(report.blocks),
         timelines=[timeline(worst.story, *span) for worst in report.worst], days=_days(report.by_day), counts=histogram(report),
         weeks=_bars([(w.by_nodes, w.by_jobs) for w in report.weeks]), histogram=_bars([(n,) for n in histogram(report)]),
         everyone=sorted((c for b in report.blocks for c in b.cells), key=_worst_first),
@@ -108,19 +110,29 @@ def colour(relative: float | None) -> str:
 
 def describe(cell: reporting.Cell) -> str:
     """A node in one line."""
-    if cell.relative is None:
-        text = f"{cell.name}: {cell.note or 'no capability of its own'}"
-    else:
-        text = f"{cell.name}: {cell.relative:.2g} × the median"
+    return f"{cell.name}: {standing(cell)}" + (", LEMON" if cell.lemon else "") + (", suspect" if cell.suspect else "")
+
+
+def standing(cell: reporting.Cell) -> str:
+    """How a node stands among the others, without its name."""
+    text = f"{cell.relative:.2g} × the median" if cell.relative is not None else cell.note or "no capability of its own"
     if cell.low is not None and cell.high is not None:
-        text += f" (90 %: {short(cell.low, 2)} – {short(cell.high, 2)})"
-    return text + f", {cell.tasks} tasks" + (", LEMON" if cell.lemon else "") + (", suspect" if cell.suspect else "")
+        text += f" (90 %: {interval(cell)})"
+    return f"{text}, {count(cell.tasks, 'task')}"
+
+
+def interval(cell: reporting.Cell) -> str:
+    """90 % interval; its end is no number where nothing was ever seen to fail."""
+    if cell.low is None or cell.high is None:
+        return ""
+    return f"{short(cell.low, 2)} – {short(cell.high, 2) if cell.high < 100 else 'over 99'}"
 
 
 class Drawn(NamedTuple):
     """A block of the heat map laid out: width, height, side of a cell, and the cells with their places."""
 
     name: str
+    leaf: bool
     width: int
     height: int
     side: int
@@ -133,7 +145,9 @@ def heat_map(blocks: Sequence[reporting.Block]) -> list[Drawn]:
     step, drawn = side + gap, []
     for block in blocks:
         places = [(cell, at % columns * step, at // columns * step) for at, cell in enumerate(block.cells)]
-        drawn.append(Drawn(block.name, columns * step + 2, (len(places) + columns - 1) // columns * step + 2, side, places))
+        drawn.append(
+            Drawn(block.name, block.leaf, columns * step + 2, (len(places) + columns - 1) // columns * step + 2, side, places)
+        )
     return drawn
 
 
@@ -193,12 +207,12 @@ def timeline(story: Story, start: float, end: float) -> Timeline:
 
 def _group_words(group: Group) -> str:
     span = f"{when(group.start)} – {when(group.end)}"
-    return f"{span}: {group.tasks} heavy tasks, {group.overload_hours:.1f} h overload, efficiency {group.change:+.0%}"
+    return f"{span}: {count(group.tasks, 'heavy task')}, {group.overload_hours:.1f} h overload, efficiency {group.change:+.0%}"
 
 
 def _failure_words(failure: Failure) -> str:
     known = ", known culprit" if failure.known and failure.blame > 0.5 else ""
-    job = f"job {failure.job} of {clean(failure.work, 60)} on {failure.nodes} nodes"
+    job = f"job {failure.job} of {clean(failure.work, 60)} on {count(failure.nodes, 'node')}"
     return f"{when(failure.time)}: {job}; blame on this node {failure.blame:.0%}{known}"
 
 

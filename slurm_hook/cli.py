@@ -19,30 +19,40 @@ from . import __version__, config
 from .errors import ConfigError, StoreError, WorkhorseError
 from .terminal import say
 
-COMMANDS: dict[str, str] = {
-    # name: module:attribute
-    "backtest": "accounting.cli_lemons:run_backtest",
-    "explain": "slurm_hook.cli_explain:explain",
-    "lemons": "accounting.cli_lemons:lemons",
-    "collect": "accounting.cli:collect",
-    "db": "accounting.cli_db:db",
-    "disable": "slurm_hook.cli_dispatch:disable",
-    "dispatch": "slurm_hook.cli_dispatch:dispatch",
-    "doctor": "accounting.cli_doctor:doctor",
-    "import": "accounting.cli_marks:import_events",
-    "mark": "accounting.cli_marks:mark",
-    "hints": "slurm_hook.cli_hints:hints",
-    "metrics": "accounting.cli_metrics:metrics",
-    "effect": "accounting.cli_effect:effect",
-    "enable": "slurm_hook.cli_dispatch:enable",
-    "nodes": "slurm_hook.cli_nodes:nodes",
-    "plan": "slurm_hook.cli_plan:plan",
-    "queue": "slurm_hook.cli_queue:show",
-    "refresh": "accounting.cli_scores:refresh",
-    "report": "accounting.cli_report:report",
-    "score": "accounting.cli_scores:score",
-    "submit": "slurm_hook.cli_submit:submit",
+# group: {name: (module:attribute, what it does in a line)}
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "For everybody": {
+        "plan": ("slurm_hook.cli_plan:plan", "show what would happen to `sbatch ARGUMENTS`, and why"),
+        "explain": ("slurm_hook.cli_explain:explain", "tell why a job got its nodes, and who broke it"),
+        "nodes": ("slurm_hook.cli_nodes:nodes", "show the nodes by capability, and why each has its score"),
+        "queue": ("slurm_hook.cli_queue:show", "show waiting stages in the order in which they get nodes"),
+        "submit": ("slurm_hook.cli_submit:submit", "submit a pipeline: jobs that wait for each other"),
+    },
+    "To look after it": {
+        "doctor": ("accounting.cli_doctor:doctor", "look at everything that can be wrong, with the mend"),
+        "report": ("accounting.cli_report:report", "write a page: nodes, failures, who broke what, decisions"),
+        "lemons": ("accounting.cli_lemons:lemons", "list the nodes to drain, with the evidence"),
+        "backtest": ("accounting.cli_lemons:run_backtest", "hold the scores against failures that came after"),
+        "effect": ("accounting.cli_effect:effect", "compare steered jobs with the control group"),
+        "metrics": ("accounting.cli_metrics:metrics", "print the metrics for Prometheus, or write them"),
+    },
+    "To tell it something": {
+        "mark": ("accounting.cli_marks:mark", "tell what accounting can't know: repaired, bad, ignore, wrong"),
+        "import": ("accounting.cli_marks:import_events", "read node events, such as those of health checks"),
+        "disable": ("slurm_hook.cli_dispatch:disable", "switch it off on this host, at once"),
+        "enable": ("slurm_hook.cli_dispatch:enable", "switch it on again"),
+    },
+    "What the timers run": {
+        "collect": ("accounting.cli:collect", "read accounting, or a dump of it, into the history"),
+        "score": ("accounting.cli_scores:score", "score the nodes of the history and publish the result"),
+        "refresh": ("accounting.cli_scores:refresh", "collect, score and publish: the nightly run"),
+        "dispatch": ("slurm_hook.cli_dispatch:dispatch", "decide anew for stages that wait; each minute"),
+        "hints": ("slurm_hook.cli_hints:hints", "write what lets the wrapper skip jobs that aren't ours"),
+        "db": ("accounting.cli_db:db", "care for the history database (db vacuum)"),
+    },
 }
+COMMANDS = {name: place for group in GROUPS.values() for name, (place, _) in group.items()}
+IN_A_LINE = {name: text for group in GROUPS.values() for name, (_, text) in group.items()}
 
 
 class LazyGroup(click.Group):
@@ -60,7 +70,17 @@ class LazyGroup(click.Group):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as err:
             return _absent(cmd_name, err.name or module)
+        command.short_help = IN_A_LINE[cmd_name]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self._in_a_line(ctx, name)) for name in group])
+
+    def _in_a_line(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return (command.short_help if command else "") or ""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Errors of SQLite, which can come with any row of a damaged history, are told like all others."""
@@ -85,30 +105,17 @@ def _absent(name: str, module: str) -> click.Command:
         where = "" if extra in EXTRAS.values() else ", or run it on the controller"
         raise WorkhorseError(f"workhorse {name} needs the package {module}; install slurm-workhorse[{extra}] here{where}")
 
-    said = _description(COMMANDS[name])
+    said = IN_A_LINE[name]
     needs = f"(needs {module})" if extra in EXTRAS.values() else "(controller only)"
     return click.Command(
         name,
         params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
         callback=fail,
-        help=f"{said}\n\nNot usable here: the package {module} is missing; slurm-workhorse[{extra}] brings it.",
-        short_help=f"{needs} {said}",
+        help=f"{said[0].upper()}{said[1:]}.\n\n"
+        f"Not usable here: the package {module} is missing; slurm-workhorse[{extra}] brings it.",
+        short_help=f"{said} {needs}",
         context_settings={"ignore_unknown_options": True},
     )
-
-
-def _description(place: str) -> str:
-    """First line of a command's docstring, read without importing it."""
-    import ast  # noqa: PLC0415 - only where packages are missing
-    import importlib.util  # noqa: PLC0415
-
-    module, _, attribute = place.partition(":")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return ""
-    with open(spec.origin, encoding="utf-8") as file:
-        found = [f for f in ast.parse(file.read()).body if isinstance(f, ast.FunctionDef) and f.name == attribute]
-    return ((ast.get_docstring(found[0]) or "") if found else "").partition("\n")[0]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,7 +9,7 @@ import time
 import click
 
 from . import hostlist, table
-from .errors import UsageError
+from .errors import HostlistError, UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
 @click.option("--noheader", is_flag=True, help="leave the header out")
-@click.option("-o", "--format", "columns", help=f"columns: {','.join(name.lower() for name, _ in table.COLUMNS)}")
+@click.option("-o", "--format", "columns", help=f"columns: {', '.join(name.lower() for name, _ in table.COLUMNS)}")
 @click.pass_context
 def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folder: str | None, **options: Any) -> None:
     """Show the nodes by capability, best first: what scores.json says of each.
@@ -76,7 +76,10 @@ def _chosen(found: list[NodeScore], nodelist: str | None, partition: str | None)
         if not found:
             raise UsageError(f"-p {partition}: no node of the published scores is in it; see `sinfo -s` for the partitions")
     if nodelist:
-        names = hostlist.expand(nodelist)
+        try:
+            names = hostlist.expand(nodelist)
+        except HostlistError as err:
+            raise UsageError(f"-w: {err}") from err
         unknown = sorted(set(names) - {n.name for n in found})
         if unknown:
             raise UsageError(f"-w {nodelist}: not in the published scores: {hostlist.fold(unknown)}; see `workhorse nodes`")

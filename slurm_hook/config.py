@@ -37,7 +37,8 @@ class Setting(Record):
 
 OUTCOMES = ("right", "wrong", "silent", "survived")
 SETTINGS: tuple[Setting, ...] = (
-    Setting("history", "path", str, "/var/lib/workhorse/history.db", "SQLite file with the task history (private)"),
+    Setting("history", "path", str, "/var/lib/workhorse/history.db",
+            "SQLite file with the task history (private); once moved below /home, run install.sh again for the timers' rights"),
     Setting("history", "keep_days", int, 400, "attempts that ended longer ago are dropped by `workhorse db vacuum`", low=1,
             high=36500),
     Setting("history", "window_hours", int, 24, "largest stretch asked of slurmdbd in one sacct call", low=1, high=876000),

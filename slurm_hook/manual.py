@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from . import __version__, config
-from .cli import COMMANDS, workhorse
+from .cli import COMMANDS, GROUPS, workhorse
 from .errors import EXIT_CODES
 
 PAGE_DATE = "2026"
@@ -108,6 +108,18 @@ def markdown() -> str:
             lines += ["| option | what |", "|---|---|", *rows, ""]
         lines += ["```sh", *examples(command), "```", ""]
     return "\n".join(lines)
+
+
+NAMED = {"db": "db vacuum"}  # by its only command
+
+
+def command_list() -> str:
+    """The commands with a line for each, in the groups of `workhorse --help`."""
+    rows = ["| command | what it does |", "|---|---|"]
+    for title, group in GROUPS.items():
+        rows.append(f"| **{title}** | |")
+        rows += [f"| `workhorse {NAMED.get(name, name)}` | {_cell(text)} |" for name, (_, text) in group.items()]
+    return "\n".join(rows) + "\n"
 
 
 def _cell(text: str) -> str:

@@ -1,14 +1,15 @@
 """What is written from the code: etc/workhorse.toml, the settings table, the command reference and the man page.
 
 `python -m slurm_hook.reference` writes them, `--check` (and a test) tells which of them the code has left behind.
-README.md takes part with what stands between `<!-- settings -->` and `<!-- /settings -->`; likewise `exit-codes`, `ours`
-and `commands`.
+README.md and etc/doc take part with what stands between `<!-- settings -->` and `<!-- /settings -->`; likewise the other
+names of `parts`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from .config import SETTINGS, Setting
 from .errors import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
+# those that most sites look at; README lists them
+MAIN = ("steer.mode", "steer.max_excluded", "steer.control_share", "steer.sacrifice", "match.min_nodes", "match.partitions",
+        "match.name", "history.path", "publish.path", "publish.metrics", "dispatch.reorder", "dispatch.requeue")  # fmt: skip
 TOML_HEAD = """\
 # Settings of workhorse. Every setting stands here with its default, commented out: take the '#' away to change one.
 # `workhorse doctor --check settings` tells of mistakes. A change counts from the next collect on (every 5 minutes).
@@ -77,10 +81,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def settings_table() -> str:
-    """The settings as a Markdown table."""
+def settings_table(keys: Sequence[str] = ()) -> str:
+    """The settings as a Markdown table: all, or those named."""
     rows = ["| setting | default | allowed | what |", "|---|---|---|---|"]
-    for s in SETTINGS:
+    for s in [setting for setting in SETTINGS if not keys or setting.key in keys]:
         allowed = _limits(s) or s.type.__name__
         rows.append(f"| `{s.key}` | `{_cell(toml_value(s.default))}` | {_cell(allowed)} | {_cell(s.help)} |")
     return "\n".join(rows) + "\n"
@@ -107,7 +111,14 @@ def parts() -> dict[str, str]:
     """README's generated parts by the name of their markers."""
     from . import manual  # noqa: PLC0415
 
-    return {"settings": settings_table(), "exit-codes": exit_codes_table(), "ours": ours_table(), "commands": manual.markdown()}
+    return {
+        "settings": settings_table(),
+        "main-settings": settings_table(MAIN),
+        "command-list": manual.command_list(),
+        "exit-codes": exit_codes_table(),
+        "ours": ours_table(),
+        "commands": manual.markdown(),
+    }
 
 
 def fill_markers(text: str) -> str:

@@ -57,9 +57,14 @@ COLUMNS: tuple[tuple[str, Callable[[NodeScore], str]], ...] = (
 # what goes first where a terminal is too narrow; numbers and names are never cut
 _DISPENSABLE = ("MEM_MIB", "BREAKDOWN", "SWITCH", "GPUS", "HAZARD", "RELIABILITY", "TASKS", "90%", "CAPABILITY")
 UNITS = {
-    "attributed": "capability, reliability: heavy hours per node-caused failure; hazard: failures per heavy hour;"
-    " relative, 90%: of the median",
-    "published": "capability: reliability (contribution per MiB, below 0 where failures prevail) over breakdown (hours)",
+    "attributed": (
+        (("CAPABILITY", "RELIABILITY"), "heavy hours per node-caused failure"),
+        (("HAZARD",), "failures per heavy hour"),
+        (("RELATIVE", "90%"), "of the median"),
+    ),
+    "published": (
+        (("CAPABILITY",), "reliability (contribution per MiB, below 0 where failures prevail) over breakdown (hours)"),
+    ),
 }
 
 
@@ -89,7 +94,17 @@ def print_nodes(
     if not _rich(titles, cells, header):
         _plain(titles, cells, header)
     if header and method in UNITS and not columns:
-        click.echo(UNITS[method])
+        click.echo(footnote(titles, method))
+
+
+def footnote(titles: Sequence[str], method: str) -> str:
+    """What the columns shown are measured in, and which are not shown."""
+    told = [([c.lower() for c in of if c in titles], unit) for of, unit in UNITS[method]]
+    absent = [name.lower() for name, _ in COLUMNS if name not in titles]
+    lines = ["; ".join(f"{', '.join(names)}: {unit}" for names, unit in told if names)]
+    if absent:
+        lines.append(f"too wide for this terminal: {', '.join(absent)} (-o names columns, -P shows all)")
+    return "\n".join(lines)
 
 
 def fitting(titles: list[str], cells: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:

@@ -25,8 +25,8 @@ def one_line(text: str) -> str:
 
 
 def count(n: int, what: str) -> str:
-    """A number of things: 1 job, 2 jobs."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    """A number of things: 1 job, 2,000 jobs."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def say(text: str, *, err: bool = False) -> None:

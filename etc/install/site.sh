@@ -8,6 +8,8 @@ site_usage() {
 ./install.sh --uninstall [--purge] [options]                 take it away; the history stays unless --purge
 ./install.sh --download-wheels DIR [--role ROLE]             fill a folder for a host without internet
 
+Options of an earlier run count until others are given.
+
   --role controller   where slurmctld or slurmdbd runs: history, scores, dispatch, all commands (Python 3.11 or later)
   --role login        where people submit: sbatch wrapper and the commands for users (Python 3.9 or later)
   --role compute      nodes whose jobs submit jobs: the sbatch wrapper alone (Python 3.9 or later)
@@ -30,7 +32,7 @@ TXT
 # --- options ------------------------------------------------------------------------------------------------------
 
 site_main() {
-    role='' prefix=/opt/workhorse user=workhorse wheels='' root='' asked_python='' publish=''
+    role='' prefix='' user='' wheels='' root='' asked_python='' publish=''
     config=/etc/workhorse state=/var/lib/workhorse
     dry='' purge='' cron='' path=1 force='' watch='' submit='' what=install
     while [ $# -gt 0 ]; do
@@ -54,6 +56,8 @@ site_main() {
         shift
     done
     [ "$role" != help ] || { site_usage; return; }
+    prefix=${prefix:-$(installed_prefix)}
+    prefix=${prefix:-/opt/workhorse}
     check_options
     umask 022
     "site_$what"
@@ -91,11 +95,27 @@ check_options() {
         esac
     done
     case $prefix in ''|/usr|/usr/local|/etc|/var|/opt|/home|/root) usage_error "--prefix '$prefix': a folder of its own, such as /opt/workhorse";; esac
-    case $user in *[!a-z0-9_-]*|''|-*) usage_error "--user $user: not a user name";; esac
+    case $user in *[!a-z0-9_-]*|-*) usage_error "--user $user: not a user name";; esac
     [ -z "$submit" ] || [ "$submit" = no ] || [ "$what:$role" = install:controller ] || usage_error "--submit goes with --role controller; the other roles have the wrapper anyway"
     [ -z "$purge" ] || [ "$what" = uninstall ] || usage_error "--purge goes with --uninstall"
     [ "$what" = download ] || [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die "writes to $prefix, $config and systemd: run it as root, or with --dry-run to see what it would do"
     [ "$what" = download ] || [ -z "$wheels" ] || [ -d "$wheels" ] || die "--wheels $wheels: no such folder; fill one with --download-wheels on a host with internet"
+}
+
+# Where an earlier run put the program, as its command tells; empty where there was none.
+installed_prefix() {
+    local leads
+    leads=$(readlink "$root/usr/local/bin/workhorse" 2>/dev/null) || return 0
+    leads=${leads%/bin/workhorse}
+    [ ! -f "$root$leads/install.conf" ] || printf '%s\n' "$leads"
+}
+
+# Two of them would share settings, timers and the command, and taking one away would break the other.
+refuse_a_second() {
+    local there
+    there=$(installed_prefix)
+    case $there in ''|"$prefix") return 0;; esac
+    die "it is installed in $root$there already: leave --prefix out to upgrade that, or take it away first (./install.sh --uninstall)"
 }
 
 # --- actions ------------------------------------------------------------------------------------------------------
@@ -112,7 +132,7 @@ act() { # COMMAND…: printed, and run unless --dry-run
 
 render() { # FILE: its text with this site's paths
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@STATE@|$state|g" -e "s|@USER@|$user|g" -e "s|@CONFIG@|$config|g" \
-        -e "s|@PUBLISH@|$publish|g" -e "s|@ENVIRONMENT@|$run_environment|g" "$1"
+        -e "s|@PUBLISH@|$publish|g" -e "s|@MORE@|$more_folders|g" -e "s|@ENVIRONMENT@|$run_environment|g" "$1"
 }
 
 put() { # SOURCE TARGET MODE: writes a file whole, with this site's paths, if it isn't so already
@@ -157,82 +177,7 @@ say_scheduler() {
     else say "Regular runs: cron, as systemd doesn't run here (there is no /run/systemd/system)"; fi
 }
 
-# --- Python and packages ------------------------------------------------------------------------------------------
-
-site_python() { # sets python to one that is new enough for the role
-    local least='(3, 9)' candidate
-    [ "$role" != controller ] || least='(3, 11)'
-    for candidate in ${asked_python:-/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9}; do
-        if "$candidate" -c "import sys, venv, ensurepip; raise SystemExit(sys.version_info < $least)" 2>/dev/null; then
-            python=$(command -v "$candidate")
-            return
-        fi
-    done
-    die "--role $role needs Python ${least//[(),]/ }or later with its venv module${asked_python:+, which $asked_python is not}; install it (Debian: apt-get install python3 python3-venv) or name it with --python"
-}
-
-lists() { # the pinned package lists of the role, in order
-    local from=$top/etc/install/requirements
-    if [ "${role:-controller}" = controller ]; then printf '%s\n' "$from-build.txt" "$from-controller.txt"; else printf '%s\n' "$from-login.txt"; fi
-}
-
-pip_in() { # VENV ARGUMENTS…: never takes a file whose sum isn't pinned
-    local venv=$1 source=()
-    shift
-    [ -z "$wheels" ] || source=(--no-index --find-links "$wheels")
-    [ "$1" = install ] || source=()
-    PIP_NO_INPUT=1 "$venv/bin/python" -m pip --disable-pip-version-check -q "$@" --no-deps --no-build-isolation --require-hashes "${source[@]}"
-}
-
-release_id() { # changes with the code, the package lists and the Python
-    {
-        "$python" -V; echo "$role ${slurm_series:-}"
-        while IFS= read -r list; do cat "$list"; done < <(lists)
-        cd "$top" && find slurm_hook accounting -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 cat
-    } | sha256sum | cut -c1-12
-}
-
-build_release() { # code and packages in a folder of their own; `current` is switched over last, so nobody meets half of it
-    release=$prefix/releases/$(release_id)
-    local before
-    before=$(readlink "$root$prefix/current" 2>/dev/null || true) before=${before##*/}
-    if [ -e "$root$release/complete" ]; then link_to "releases/${release##*/}" "$prefix/current"; return; fi
-    say "${dry:+would }build: $root$release (code and the pinned packages, from ${wheels:-the package index})"
-    changed=$((changed + 1))
-    if [ -z "$dry" ]; then fill_release "$root$release"; else pick_pyslurm; fi
-    link_to "releases/${release##*/}" "$prefix/current"
-    [ -n "$dry" ] || drop_old_releases
-}
-
-fill_release() {
-    local into=$1 list log
-    rm -rf "$into"
-    mkdir -p "$into/lib"
-    (cd "$top" && find slurm_hook accounting -type f ! -name '*.pyc' -print0 | tar -c --null -T -) | tar -x -C "$into/lib" --no-same-owner
-    chmod -R u=rwX,go=rX "$into"
-    "$python" -m venv "$into/venv"
-    log=$into/pip.log
-    while IFS= read -r list; do
-        pip_in "$into/venv" install -r "$list" >"$log" 2>&1 ||
-            { { grep -E 'ERROR|Expected|Got ' "$log" || tail -n 5 "$log"; } >&2; rm -rf "$into"; die "the packages of ${list##*/} could not be installed; $(wheels_hint)"; }
-    done < <(lists)
-    pick_pyslurm "$into/venv"
-    "$into/venv/bin/python" -m compileall -q "$into/lib" "$into/venv" >/dev/null 2>&1 || true
-    [ "$python" = "$into/venv/bin/python" ] || (cd / && "$python" -m compileall -q "$into/lib") >/dev/null 2>&1 || true
-    touch "$into/complete"
-}
-
-wheels_hint() {
-    if [ -n "$wheels" ]; then say "is $wheels complete for this Python? fill it with --download-wheels on a host like this one"
-    else say "is the package index reachable? without internet use --wheels DIR"; fi
-}
-
-drop_old_releases() { # the one before stays: something may still be running from it
-    local old
-    for old in "$root$prefix"/releases/*; do
-        case ${old##*/} in "${release##*/}"|"$before") ;; *) act rm -rf "$old";; esac
-    done
-}
+# --- Slurm --------------------------------------------------------------------------------------------------------
 
 # Where Slurm's commands and configuration are, for timers and cron: what this shell knows, else what an earlier run knew
 # (sudo keeps neither). Words of other characters than these could mean something to systemd, cron or sed.
@@ -253,22 +198,12 @@ STANDARD_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # slurmctld knows its version without a configuration, the clients don't
 slurm_version() { { sinfo --version || slurmctld -V || slurmd -V; } 2>/dev/null | sed -n 's/[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p'; }
 
-pick_pyslurm() { # [VENV]: the release that fits this Slurm, where there is one; everything works without
-    [ "$role" = controller ] || return 0
-    local line
-    [ -n "$slurm_series" ] || { say "pyslurm: no Slurm here, so none is chosen; accounting is read through sacct"; return; }
-    line=$(grep "^pyslurm==$slurm_series\." "$top/etc/install/requirements-pyslurm.txt" || true)
-    [ -n "$line" ] || { say "pyslurm: no release for Slurm $slurm among the pinned ones ($(sed -n 's/^pyslurm==\([0-9.]*\).*/\1/p' "$top/etc/install/requirements-pyslurm.txt" | tr '\n' ' ')); accounting is read through sacct, which gives the same records"; return; }
-    say "pyslurm: ${line%% *} fits Slurm $slurm"
-    [ -z "${1:-}" ] || { pip_in "$1" install -r "$top/etc/install/requirements-pyslurm-build.txt" &&
-        pip_in "$1" install -r <(printf '%s\n' "$line"); } >"$1/pyslurm.log" 2>&1 ||
-        say "pyslurm: could not be built (are Slurm's headers installed? see $1/pyslurm.log); accounting is read through sacct"
-}
-
 # --- install ------------------------------------------------------------------------------------------------------
 
 site_install() {
-    manifest=()
+    refuse_a_second
+    manifest=() more_folders='' upgrade=''
+    [ ! -e "$root$prefix/install.conf" ] || upgrade=1
     find_slurm
     slurm=$(slurm_version || true)
     # Slurm 22.05 is pyslurm 22.5
@@ -276,6 +211,8 @@ site_install() {
     if [ -n "$slurm" ]; then say "Slurm $slurm"; else say "Slurm's commands aren't in PATH here: put them there for this run, so that timers learn where they are"; fi
     site_python
     say "Python $("$python" -c 'import platform; print(platform.python_version())') ($python)"
+    user=${user:-$(installed_option user)}
+    user=${user:-workhorse}
     publish=${publish:-$(installed_option publish)}
     publish=${publish:-$state/public}
     watch=${watch:-$(installed_option watch)}
@@ -293,6 +230,12 @@ site_install() {
     if [ "$changed" = 0 ]; then say "Nothing to do: this version is installed."; else site_next_steps; fi
 }
 
+setting() { # NAME DEFAULT: of the settings file, as far as a program is there that reads it
+    local found
+    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook import config; print(config.load(sys.argv[2])[sys.argv[3]])' "$root$prefix/current/lib" "$root$config/workhorse.toml" "$1" 2>/dev/null) || found=$2
+    printf '%s\n' "$found"
+}
+
 installed_option() { sed -n "s/^$1=//p" "$root$prefix/install.conf" 2>/dev/null || true; }
 
 make_user() {
@@ -301,7 +244,6 @@ make_user() {
     if ! in_use; then owner_known=''; return; fi
     act useradd --system --user-group --home-dir "$state" --no-create-home --shell /usr/sbin/nologin --comment "$made_by_us" "$user"
     [ "$role" = controller ] || say "note: the published files are trusted when they belong to $user, so it needs the number it has on the controller"
-    [ -z "$dry" ] || owner_known=''
 }
 
 install_programs() {
@@ -366,7 +308,22 @@ install_settings() {
     put "$new" "$delivered" 0644
 }
 
+# Folders of the settings in force that units may write to though they are below /home.
+folders_of_settings() {
+    local name path
+    for name in history.path dispatch.state publish.path publish.metrics; do
+        path=$(setting "$name" '')
+        case $name in history.path|dispatch.state) path=${path%/*};; esac
+        case $path in
+            ''|"$state"|"$state"/*|"$publish") ;;
+            *[!A-Za-z0-9._/+-]*) say "note: timers can't be told of [${name%.*}] ${name#*.}: only letters, digits and ._/+- can be in its path" >&2;;
+            /*) printf ' -%s' "$path";;
+        esac
+    done
+}
+
 install_services() {
+    more_folders=$(folders_of_settings)
     folder "$state" 0755 "$user"
     folder "$publish" 0755 "$user"
     folder /var/log/workhorse 0755 root
@@ -418,7 +375,11 @@ install_manuals() {
 }
 
 completion() { # SHELL FILE: as the release just installed writes it
-    [ -z "$dry" ] || { [ -e "$root$2" ] || say "would write: $root$2 (0644)"; return; }
+    if [ -n "$dry" ] && [ ! -e "$root$release/complete" ]; then # what it will hold isn't known before
+        manifest+=("$2")
+        [ -e "$root$2" ] || { changed=$((changed + 1)); say "would write: $root$2 (0644)"; }
+        return 0
+    fi
     # bash's is refused where there is no bash new enough: then nobody there could use it
     _WORKHORSE_COMPLETE=${1}_source "$root$prefix/bin/workhorse" >"$scratch/completion" 2>/dev/null || return 0
     put "$scratch/completion" "$2" 0644
@@ -440,133 +401,28 @@ site_next_steps() {
     say ""
     local mode
     mode=$(sed -n 's/^mode = "\([a-z]*\)".*/\1/p' "$root$config/workhorse.toml" 2>/dev/null | head -n 1) || true
-    if [ -n "$mode" ] && [ "$mode" != observe ]; then say "${dry:+Nothing was changed (--dry-run). }The settings stay as they were: mode $mode. Next:"
-    elif [ -z "$dry" ]; then say "Installed in mode observe: it looks and logs, and changes no job. Next:"
-    else say "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root"). It starts in mode observe: it looks and logs, and changes no job. Then:"; fi
-    if [ "$role" = controller ]; then
+    mode=$(setting steer.mode "${mode:-observe}")
+    if [ -n "$dry" ]; then printf '%s' "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root"). "; fi
+    if [ -n "$upgrade" ]; then say "${dry:+Then: }Brought up to date; your settings stay$([ "$role" != controller ] || echo " (mode $mode)"). Next:"
+    elif [ "$role" != controller ]; then say "${dry:+Then: }Installed; what is done with jobs is the controller's [steer] mode. Next:"
+    elif [ "$mode" = observe ]; then say "${dry:+Then: }Installed in mode observe: it looks and logs, and changes no job. Next:"
+    else say "${dry:+Then: }Installed with the settings that were there: mode $mode. Next:"; fi
+    if [ "$role" = controller ] && [ -z "$upgrade" ]; then
         next_step "sacctmgr -i add user $user account=root adminlevel=Operator" "sees all jobs, may update pending ones"
         next_step "runuser -u $user -- $prefix/bin/workhorse refresh" "first reading and first scores"
     fi
-    [ "$role" = compute ] || next_step "workhorse doctor" "what is missing, and how to mend it"
+    in_use || say "  in the image: user $user with the number it has on the controller, as the owner of $state"
+    [ "$role" = compute ] || ! in_use || next_step "workhorse doctor" "what is missing, and how to mend it"
     case $role:$path:$submit in login:1:* | controller:1:yes) say "  log in anew: $prefix/bin is now first in PATH";; esac
-    [ ! -d "$root$prefix/lua" ] || say "  Lua plugins for Slurm (optional): $prefix/lua, see the head of each file"
+    [ -n "$upgrade" ] || say "  Lua plugins for Slurm (optional): $prefix/lua, see the head of each file"
 }
 
 next_step() { printf '  %-64s # %s\n' "$1" "$2"; }
 
-site_download() {
-    role=${role:-controller}
-    site_python
-    local venv=$scratch/venv list
-    "$python" -m venv "$venv"
-    mkdir -p "$wheels"
-    while IFS= read -r list; do
-        say "fetching what ${list##*/} names"
-        pip_in "$venv" download -d "$wheels" -r "$list" || die "the package index could not give the packages of ${list##*/}"
-        # building tools are needed to look into packages that come as source
-        case $list in *-build.txt) pip_in "$venv" install -r "$list" ;; esac
-    done < <(lists)
-    say "$wheels: $(find "$wheels" -type f | wc -l) files. On the other host: ./install.sh --role $role --wheels DIR"
-}
-
-# --- uninstall ----------------------------------------------------------------------------------------------------
-
-site_uninstall() {
-    owner_known=1
-    if [ ! -d "$root$prefix" ]; then
-        say "There is no $root$prefix: nothing is installed there."
-        publish=$state/public
-        [ -z "$purge" ] || remove_published
-        [ -z "$purge" ] || purge_state "$state/history.db" "$state/dispatch.json"
-        if [ "$changed" = 0 ]; then say "Nothing to do."; else closing "$state/history.db"; fi
-        return
-    fi
-    role=$(installed_option role) user=$(installed_option user) publish=$(installed_option publish)
-    user=${user:-workhorse} publish=${publish:-$state/public}
-    find_slurm
-    stop_services
-    local history memory
-    history=$(setting history.path "$state/history.db") memory=$(setting dispatch.state "$state/dispatch.json")
-    remove_files
-    act rm -rf "$root$prefix"
-    remove_named "$root$config/disable" "$root"/var/log/workhorse/workhorse.log*
-    leave "$config"
-    leave /var/log/workhorse
-    [ "$role" != controller ] || remove_published
-    if [ -n "$purge" ]; then purge_state "$history" "$memory"; else remove_state "$history" "$memory"; fi
-    closing "$history"
-    say "If slurm.conf names our Lua plugins, take these lines out."
-}
-
-closing() { # HISTORY
-    if [ -n "$dry" ]; then say "Nothing was changed (--dry-run). Run it without that$([ "$(id -u)" = 0 ] || echo ", as root")."
-    elif [ -z "$purge" ] && [ -e "$root$1" ]; then say "Gone. The history stays in $root$1; --uninstall --purge takes it away too."
-    else say "Gone."; fi
-}
-
-stop_services() {
-    in_use || return 0
-    local timer
-    for timer in dispatch collect refresh hints; do
-        if [ ! -d /run/systemd/system ] || [ ! -e "/etc/systemd/system/workhorse-$timer.timer" ]; then continue; fi
-        act systemctl disable --now "workhorse-$timer.timer"
-        act systemctl stop "workhorse-$timer.service"
-    done
-    switch_off workhorse-dispatch-watch.service
-    [ "$role" = controller ] || return 0
-    # before the program goes: afterwards nobody would know which excludes were ours
-    # shellcheck disable=SC2086 # words of plain characters
-    act env $run_environment "$prefix/bin/workhorse" dispatch --release || [ -n "$force" ] ||
-        die "our excludes could not be taken off pending jobs (above). Mend that, or go on with --force: these jobs then keep them"
-}
-
-setting() { # NAME DEFAULT: of the settings file, while the program that reads it is still there
-    local found
-    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook import config; print(config.load(sys.argv[2])[sys.argv[3]])' "$root$prefix/current/lib" "$root$config/workhorse.toml" "$1" 2>/dev/null) || found=$2
-    printf '%s\n' "$found"
-}
-
-remove_files() {
-    local file
-    while IFS= read -r file; do
-        case $file in "$prefix"/*) continue;; esac
-        if [ -e "$root$file" ] || [ -L "$root$file" ]; then act rm -f "$root$file"; fi
-    done < <(cat "$root$prefix/manifest")
-    if in_use && [ -d /run/systemd/system ]; then act systemctl daemon-reload; fi
-}
-
-remove_named() { # PATHS, of which some may not be there
-    local name
-    for name do
-        if [ -e "$name" ] || [ -L "$name" ]; then act rm -rf "$name"; fi
-    done
-}
-
-leave() { # FOLDER: goes where nothing is left in it; what others put there stays, and is told
-    [ -d "$root$1" ] || return 0
-    if [ -n "$dry" ]; then act rmdir --ignore-fail-on-non-empty "$root$1"; return; fi
-    if [ -z "$(ls -A "$root$1")" ]; then act rmdir "$root$1"; return; fi
-    [ "$1" = "$state" ] && [ -z "$purge" ] || say "kept: $root$1 holds what isn't ours"
-}
-
-remove_published() { # ours by name; a folder that then holds something else stays
-    remove_named "$root$publish"/{scores.json,live.json,avoid.lua,snapshots} "$root$publish"/.{scores.json,live.json,avoid.lua}.* \
-        "$root$state"/{avoid.lua,.avoid.lua.*}
-    leave "$publish"
-}
-
-remove_state() { # HISTORY MEMORY: everything of ours but the history
-    remove_named "$root$state/hints" "$root$2"{,.lock,.pass.lock,.damaged} "$root$1.lock" "$(dirname "$root$2")/.$(basename "$2")".*
-    leave "$state"
-}
-
-purge_state() { # HISTORY MEMORY
-    remove_named "$root$1"{,-wal,-shm,-journal}
-    remove_state "$1" "$2"
-    in_use && getent passwd "$user" >/dev/null || return 0
-    if [ "$(getent passwd "$user" | cut -d: -f5)" = "$made_by_us" ]; then act userdel "$user"
-    else say "kept: the user $user, which install.sh didn't make"; fi
-}
+# shellcheck source=etc/install/release.sh
+. "$top/etc/install/release.sh"
+# shellcheck source=etc/install/remove.sh
+. "$top/etc/install/remove.sh"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -142,7 +142,7 @@ def test_a_site_from_install_to_purge(site, sandbox, wheels):
     assert set(wrong) <= {"log", "routes"}, wrong
 
     said = pasted(login, on_login, allowed=("workhorse doctor",), env=offline(wheels))
-    assert "Installed in mode observe" in said["./install.sh --role login --publish /shared/workhorse"]
+    assert "the controller's [steer] mode" in said["./install.sh --role login --publish /shared/workhorse"]
     anew = f"/opt/workhorse/bin:{ENV['PATH']}"  # as at the next log-in
     assert set(doctor(login)) <= {"log", "routes", "wrapper"}
     wrong = doctor(login, path=anew)

@@ -49,6 +49,11 @@ def ours(host):
     return {path: about for path, about in host.files().items() if not ACCOUNT_FILES.fullmatch(path)}
 
 
+def hidden(paths):
+    """Those that an upgrade replaces: releases, and what is compiled in them."""
+    return [path for path in paths if path.startswith("/opt/workhorse/releases/")]
+
+
 @pytest.mark.parametrize("role", ["login", "compute"])
 def test_login_and_compute_come_and_go(host, wheels, role):
     before = ours(host)
@@ -132,7 +137,8 @@ def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host,
 
     # the admin changes a setting; then a newer version comes
     host.run(["sed", "-i", 's/^#mode = .*/mode = "avoid"/', "/etc/workhorse/workhorse.toml"])
-    assert "Nothing to do" in install(host, "--role", "controller", wheels=wheels).stdout
+    for words in (["--dry-run"], []):
+        assert "Nothing to do" in install(host, "--role", "controller", *words, wheels=wheels).stdout
     newer = host.scratch / "newer"
     host.run(["mkdir", newer])
     parts = ("install.sh", "etc", "slurm_hook", "accounting", "pyproject.toml")
@@ -140,9 +146,22 @@ def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host,
     host.run(["sh", "-c", f"echo '#more = 1' >>{newer}/etc/workhorse.toml; echo '# newer' >>{newer}/slurm_hook/errors.py"])
     done = host.run([newer / "install.sh", "--role", "controller", "--wheels", wheels], env=offline(wheels)).stdout
     assert "kept: /etc/workhorse/workhorse.toml" in done
+    assert "your settings stay (mode avoid)" in done and "mode observe" not in done and "sacctmgr" not in done
     assert 'mode = "avoid"' in host.run(["cat", "/etc/workhorse/workhorse.toml"]).stdout
     assert "#more = 1" in host.run(["cat", "/etc/workhorse/workhorse.toml.new"]).stdout
     assert host.run(["tail", "-1", "/opt/workhorse/current/lib/slurm_hook/errors.py"]).stdout == "# newer\n"
+
+    # people submit there, too: nothing of the controller goes
+    files = set(ours(host))
+    assert install(host, "--role", "login", check=False).returncode == 1
+    install(host, "--role", "controller", "--submit", wheels=wheels)
+    assert files <= {*ours(host), *hidden(files)}
+    assert "/etc/profile.d/workhorse.sh" in ours(host)
+    checked = host.run(["/usr/local/bin/workhorse", "doctor", "--json", "--check", "program", "--check", "wrapper"], check=False)
+    program, wrapper = json.loads(checked.stdout)["checks"]
+    assert "controller, where people submit, too, at /opt/workhorse" in program["text"] and wrapper["level"] == "warning", (
+        checked.stdout
+    )
 
     host.run(["sh", "-c", "echo history >/var/lib/workhorse/history.db; echo '{}' >/var/lib/workhorse/public/scores.json"])
     refused = install(host, "--uninstall", check=False)

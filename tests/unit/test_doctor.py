@@ -112,7 +112,9 @@ def test_checks_of_slurm(name, said, conf, level, words):
 def test_dispatch_needs_an_operator():
     fake = host({"show user": "svc|None\n"}, settings={"steer.mode": "avoid"})
     answer = one("rights", fake)
-    assert answer.level == CRITICAL and "sacctmgr -i add user svc account=root adminlevel=Operator" in answer.mend
+    assert answer.level == CRITICAL and answer.mend == "sacctmgr -i modify user svc set adminlevel=Operator"
+    answer = one("rights", host({"show user": ""}, settings={"steer.mode": "avoid"}))
+    assert answer.level == CRITICAL and answer.mend == "sacctmgr -i add user svc account=root adminlevel=Operator"
 
 
 @pytest.mark.parametrize(
@@ -362,7 +364,7 @@ def test_stretches_of_time():
 @pytest.mark.parametrize(
     ("backend", "why", "level", "words"),
     [
-        ("auto", None, OK, "fits Slurm 22.5"),
+        ("auto", None, OK, "fits Slurm 22.05"),
         ("auto", "this pyslurm can't tell requeued jobs", WARNING, "requeued jobs; sacct is used"),
         ("cli", "this pyslurm can't tell requeued jobs", OK, "as [slurm] backend says"),
         ("pyslurm", "made for another", CRITICAL, "made for another"),

@@ -235,7 +235,7 @@ def test_rejects_belong_to_the_cluster_that_the_dump_names(tmp_path):
     lines = [header, "5.batch|big|1|COMPLETED|1|2|n1", "1|big|900|FAILED|1000|2000|n1", "2|cut"]
     path.write_text("\n".join(lines) + "\n")
     done = CliRunner().invoke(workhorse, ["collect", "--db", db, "--file", str(path)])
-    assert done.exit_code == 3 and "cluster big: 1 attempts" in done.output and "2 rows set aside" in done.output
+    assert done.exit_code == 3 and "cluster big: 1 attempt read" in done.output and "2 rows set aside" in done.output
     assert store.connect(db).execute("SELECT name FROM clusters").fetchall() == [("big",)]
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 import pytest
 import tomllib
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import config, directives, manual, reference
+from slurm_hook import cli, config, directives, manual, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,3 +95,40 @@ def test_each_match_rule_and_directive_stands_in_one_table():
     assert set(rules) | set(told) <= set(rows)
     assert {key for key, _, _ in directives.KEYS} == {"stage", "pipeline", "demand", "checkpoint", "steer"}
     assert reference.ours_table() in (reference.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+README = (reference.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_help_lists_every_command_with_a_whole_line_for_it():
+    done = CliRunner().invoke(cli.workhorse, ["--help"], terminal_width=80)
+    assert done.exit_code == 0 and "..." not in done.output.partition("\n")[2]
+    for name, text in cli.IN_A_LINE.items():
+        assert re.search(rf"^  {name} +{re.escape(text)}$", done.output, re.MULTILINE), name
+        assert f"| `workhorse {manual.NAMED.get(name, name)}` | {text} |" in README
+
+
+def test_readme_names_defaults_as_they_are():
+    numbers = {name: f"{config.Settings()[name]:g}" for name in ("scoring.half_life_days",)}
+    assert f"half-life of {numbers['scoring.half_life_days']} days" in README
+    assert "mode `observe`" in README and config.Settings()["steer.mode"] == "observe"
+    assert config.Settings()["steer.sacrifice"] is False and "as delivered" in README
+
+
+def test_readme_and_results_hold_the_same_numbers():
+    """What README says of the scores stands in the full tables, which the bench prints."""
+    section = README.split("\n## How good the scores are\n")[1].split("\n## ")[0]
+    results = (reference.ROOT / "etc/doc/results.md").read_text(encoding="utf-8")
+    told = re.findall(r"[-+]?[\d.]+ ?%? \[[^\]]+\]", section)
+    known = {re.sub(r"\s", "", one).replace("%", "") for one in re.findall(r"[-+]?[\d.]+%? \[[^\]]+\]", results)}
+    as_share = {f"{float(a) / 100:.2f}[{float(b) / 100:.2f},{float(c) / 100:.2f}]": one for one in told
+                for a, b, c in re.findall(r"^([\d.]+) % \[([\d.]+) %, ([\d.]+) %\]$", one)}  # fmt: skip
+    shares = {one: key for key, one in as_share.items()}
+    unknown = [one for one in told if re.sub(r"[\s%]", "", one) not in known and shares.get(one) not in known]
+    assert len(told) >= 12 and unknown == []
+
+
+def test_lines_that_are_to_stay_as_they_are_do():
+    page, manual_page = manual.markdown(), manual.man_page()
+    line = "\nworkhorse mark NODE bad           known to be bad"
+    assert line in page and line in manual_page and "\x08" not in page + manual_page

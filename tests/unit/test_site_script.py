@@ -23,6 +23,8 @@ def install(*args, cwd="/"):
         (["--dry-run"], "--role is missing"),
         (["--role=login", "--purge"], "--purge goes with --uninstall"),
         (["--role=login", "--frobnicate"], "--frobnicate: unknown"),
+        (["--frobnicate"], "--frobnicate: unknown"),
+        (["--wheels", "/", "--cron", "--role=laptop"], "must be controller, login or compute"),
         (["--role=login", "--prefix", "relative"], "must begin with /"),
         (["--role=login", "--prefix", "/opt/a b"], "only letters"),
         (["--role=login", "--prefix", "/opt/$(id)"], "only letters"),
@@ -73,12 +75,12 @@ def test_a_controller_is_not_made_another_host_by_the_way(tmp_path, role):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [('mode = "steer"', "mode steer. Next:"), ('#mode = "observe"', "It starts in mode observe")]
+    ("line", "words"), [('mode = "steer"', "mode steer. Next:"), ('#mode = "observe"', "Installed in mode observe")]
 )
 def test_an_upgrade_does_not_claim_a_mode_that_is_not_set(tmp_path, line, words):
     (tmp_path / "etc/workhorse").mkdir(parents=True)
     (tmp_path / "etc/workhorse/workhorse.toml").write_text(f"[steer]\n{line}\n")
-    said = install("--role", "login", "--dry-run", "--root", str(tmp_path)).stdout
+    said = install("--role", "controller", "--dry-run", "--root", str(tmp_path)).stdout
     assert words in said and "Nothing was changed (--dry-run)" in said, said
 
 
@@ -91,11 +93,36 @@ def test_a_dry_run_says_why_cron_who_runs_it_and_what_comes_next():
     assert "Regular runs" not in install("--role", "compute", "--dry-run").stdout
 
 
+def installed(root, **options):
+    """What an earlier run leaves, as far as the script looks at it."""
+    prefix = options.pop("prefix", "/opt/workhorse")
+    (root / "usr/local/bin").mkdir(parents=True)
+    (root / "usr/local/bin/workhorse").symlink_to(f"{prefix}/bin/workhorse")
+    (root / prefix[1:]).mkdir(parents=True)
+    note = {"role": "controller", "user": "workhorse", "publish": "/var/lib/workhorse/public", **options}
+    (root / prefix[1:] / "install.conf").write_text("".join(f"{name}={value}\n" for name, value in note.items()))
+
+
+def test_options_of_an_earlier_run_count_and_a_second_prefix_is_refused(tmp_path):
+    installed(tmp_path, prefix="/srv/wh", user="svc", publish="/shared/wh", role="login")
+    done = install("--role=login", "--dry-run", "--root", str(tmp_path))
+    assert f"{tmp_path}/srv/wh/bin/sbatch" in done.stdout and "/opt/workhorse" not in done.stdout
+    done = install("--role=login", "--dry-run", "--root", str(tmp_path), "--prefix", "/opt/other")
+    assert done.returncode == 1 and f"installed in {tmp_path}/srv/wh already" in done.stderr and "--uninstall" in done.stderr
+    assert "nothing is installed" not in install("--uninstall", "--dry-run", "--root", str(tmp_path)).stdout
+
+
+def test_python_that_is_too_old_is_named_with_what_is_needed(tmp_path):
+    for role, least in (("controller", "3.11"), ("login", "3.9")):
+        done = install("--role", role, "--dry-run", "--root", str(tmp_path), "--python", "/bin/false")
+        assert done.returncode == 1 and f"needs Python {least} or later" in done.stderr and "false is not" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("slurm", "words"),
     [
         ("slurm 25.11.2", "pyslurm==25.11.2 fits Slurm 25.11"),
-        ("slurm-wlm 22.05.8", "pyslurm: no release for Slurm 22.05 among the pinned ones (25.11.2 )"),
+        ("slurm-wlm 22.05.8", "pyslurm: no release for Slurm 22.05 among the pinned ones (25.11.2)"),
         ("slurm 24.11.5", "accounting is read through sacct, which gives the same records"),
         ("", "Slurm's commands aren't in PATH here"),
     ],
@@ -180,7 +207,7 @@ def test_systemd_understands_the_units(tmp_path):
     for unit in (ROOT / "etc/systemd").iterdir():
         text = unit.read_text()
         for mark, value in (("@PREFIX@/bin/workhorse", "/bin/true"), ("@USER@", "root"), ("@STATE@", "/tmp"),
-                            ("@PUBLISH@", "/tmp"), ("@ENVIRONMENT@", "PATH=/bin")):  # fmt: skip
+                            ("@PUBLISH@", "/tmp"), ("@MORE@", " -/home/x"), ("@ENVIRONMENT@", "PATH=/bin")):  # fmt: skip
             text = text.replace(mark, value)
         (tmp_path / unit.name).write_text(text)
     argv = ["systemd-analyze", "verify", "--man=no", *(str(path) for path in sorted(tmp_path.iterdir()))]

@@ -267,7 +267,7 @@ def test_vacuum_keeps_what_is_recent_or_open(tmp_path, made):
     )
     path = str(tmp_path / "h.db")
     done = CliRunner().invoke(workhorse, ["db", "vacuum", "--db", path])
-    assert done.exit_code == 0 and "1902 attempts" in done.output
+    assert done.exit_code == 0 and "1,902 attempts" in done.output
     assert {r[0] for r in all_of(made, "SELECT job FROM job_history")} == {"2", "3"}
     assert {r[0] for r in all_of(made, "SELECT name FROM works")} == {"new", "open"}
     assert all_of(made, "SELECT name FROM users") == [("alice",)]
@@ -365,7 +365,7 @@ def test_killed_at_any_moment(tmp_path):
         assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
         assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % bulk.CHUNK in (0, 12_000 % bulk.CHUNK)
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    assert "12000 attempts read" in done.stdout
+    assert "12,000 attempts read" in done.stdout
     assert count(path) == 12_000
     assert store.connect(path).execute("SELECT count(*) FROM tasks").fetchone() == (36_000,)
 
