@@ -27,17 +27,19 @@ class FailedStep(NamedTuple):
     lost: bool
 
 
-def find(db: Any, window: Sequence[Any], position: Mapping[str, int]) -> list[FailedStep]:
+def find(db: Any, window: Sequence[Any], ids: NDArray[np.int64], position: Mapping[str, int]) -> list[FailedStep]:
     """Steps of completed jobs of a window (cluster id, start, end) that Slurm calls NODE_FAIL, or that ended when one of
-    their nodes went down."""
-    rows = db.execute(
+    their nodes went down. ids: database ids of the window's attempts, ascending."""
+    if not len(ids):
+        return []
+    rows = db.execute(  # steps before attempts: they are few
         "SELECT t.attempt_id, t.node_list, t.start, t.end, w.name FROM steps t JOIN states w ON w.id = t.state_id"
-        " JOIN attempts a ON a.id = t.attempt_id JOIN states s ON s.id = a.state_id"
-        " WHERE a.cluster_id = ? AND a.end > ? AND a.end < ? AND s.name = 'COMPLETED' AND t.start IS NOT NULL"
-        " AND t.end IS NOT NULL AND (w.name = 'NODE_FAIL' OR EXISTS (SELECT 1 FROM tasks k JOIN node_events e"
-        " ON e.node_id = k.node_id WHERE k.attempt_id = a.id AND e.kind = 'down'"
+        " CROSS JOIN attempts a ON a.id = t.attempt_id JOIN states s ON s.id = a.state_id"
+        " WHERE t.attempt_id BETWEEN ? AND ? AND a.cluster_id = ? AND a.end > ? AND a.end < ? AND s.name = 'COMPLETED'"
+        " AND t.start IS NOT NULL AND t.end IS NOT NULL AND (w.name = 'NODE_FAIL' OR EXISTS (SELECT 1 FROM tasks k"
+        " JOIN node_events e ON e.node_id = k.node_id WHERE k.attempt_id = a.id AND e.kind = 'down'"
         " AND e.start BETWEEN t.end - ? AND t.end + ?)) ORDER BY t.attempt_id, t.end",
-        (*window, culprits.MATCH_SECONDS, culprits.MATCH_SECONDS),
+        (int(ids[0]), int(ids[-1]), *window, culprits.MATCH_SECONDS, culprits.MATCH_SECONDS),
     ).fetchall()
     found = []
     for attempt, node_list, start, end, state in rows:

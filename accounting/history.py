@@ -63,24 +63,30 @@ def _load(db: Any, window: settled.Window, cluster: str, settings: Settings, kep
     attempts = replace(attempts, lost=was_lost)
     correct = np.where(outcome == c.RIGHT, 1.0, np.where(outcome == c.WRONG, -1.0, np.nan))
     tasks = c.Tasks(node, attempt_at, begin, end, demand, capacity, correct[attempt_at], culprit)
-    failed = failed_steps.find(db, window, {name: i for i, name in enumerate(nodes.names)})
+    failed = failed_steps.find(db, window, ids, {name: i for i, name in enumerate(nodes.names)})
     tasks, attempts = failed_steps.split(tasks, attempts, ids, failed, events)
     return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
 
 
 def _as_attempts(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
     outcome = _outcomes(db, raw, window, settings)
-    users, user_at = np.unique(raw["user"].astype(np.int64), return_inverse=True)
-    works, work_at = np.unique(raw["work"].astype(np.int64), return_inverse=True)
+    users, user_at = _numbered(raw["user"])
+    works, work_at = _numbered(raw["work"])
     return c.Attempts(
         job=raw["job_id"],
-        user=user_at.astype(np.int32),
-        work=work_at.astype(np.int32),
+        user=user_at,
+        work=work_at,
         group=_groups(raw, outcome),
         outcome=outcome,
         users=_names(db, "SELECT id, name FROM users", users),
         works=_names(db, "SELECT w.id, u.name, w.name FROM works w JOIN users u ON u.id = w.user_id", works),
     )
+
+
+def _numbered(ids: c.FloatArray) -> tuple[NDArray[np.int64], c.IntArray]:
+    """The database ids there are, ascending, and of each element its position among them. The ids are small: no sorting."""
+    there = np.bincount(ids.astype(np.int64)) > 0
+    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[ids.astype(np.int64)]
 
 
 def _names(db: Any, sql: str, ids: NDArray[np.int64]) -> list[str]:
