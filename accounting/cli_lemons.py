@@ -88,7 +88,7 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
     history, scored = _scored(ctx, source)
     found, until = describe(history, scored), suspects(history, scored.failures)
     suspected = {name: float(until[i]) for i, name in enumerate(history.nodes.names) if 0 < until[i] < WHILE_MARKED}
-    groups = worse_groups(history, scored)
+    groups = worse_groups(history, scored, ctx.obj.scoring.chassis)
     watched = outliers(history, scored, frozenset(lemon.name for lemon in found))
     if as_json:
         told = {"lemons": [vars(x) for x in found], "suspects": suspected, "groups": groups}

@@ -1,12 +1,16 @@
-"""Groups of nodes that are worse as a whole: those of a switch, or of a GPU type. What they share is then to blame."""
+"""Groups of nodes that are worse as a whole: those of a switch, of a GPU type, or of a chassis that the node names tell.
+What they share is then to blame."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.stats import gamma
 
+from slurm_hook.errors import ConfigError
 from slurm_hook.terminal import count
 
 from .attribution import Attribution
@@ -17,11 +21,29 @@ CERTAINTY = 0.95  # with this probability, also without its worst member
 MEMBERS = 3
 
 
-def worse_groups(history: History, scored: Attribution) -> tuple[str, ...]:
-    """One sentence for each switch or GPU type whose nodes fail more than the others, not because of one of them."""
+def worse_groups(history: History, scored: Attribution, chassis: str = "") -> tuple[str, ...]:
+    """One sentence for each switch, GPU type or chassis whose nodes fail more than the others, not because of one of them.
+
+    chassis: regular expression; nodes in whose names it finds the same (its first group, if it has one) share a chassis.
+    Raises ConfigError.
+    """
     nodes = history.nodes
     told = [*_worse(scored, nodes.switch, nodes.switches, "switch"), *_worse(scored, nodes.gpu_type, nodes.gpu_types, "GPU type")]
+    if chassis:
+        told += _worse(scored, *by_name(nodes.names, chassis), "chassis")
     return tuple(told)
+
+
+def by_name(names: Sequence[str], pattern: str) -> tuple[Any, list[str]]:
+    """The group of each node by what a regular expression finds in its name (-1: nothing), and the groups' names."""
+    try:
+        found = [re.search(pattern, name) for name in names]
+    except re.error as err:
+        raise ConfigError(f"scoring.chassis = {pattern!r}: not a regular expression ({err})") from None
+    texts = [(match.group(1 if match.re.groups else 0) or "") if match else "" for match in found]
+    groups = sorted({text for text in texts if text})
+    position = {text: i for i, text in enumerate(groups)}
+    return np.array([position.get(text, -1) for text in texts], np.int32), groups
 
 
 def _worse(scored: Attribution, group: Any, names: list[str], what: str) -> list[str]:

@@ -84,10 +84,12 @@ def score_history(
     chosen = options(settings, threshold)
     if settings.scoring.method == "published":
         return _published(history, chosen)
-    return _attributed(history, chosen, model(settings), past)
+    return _attributed(history, chosen, model(settings), past, settings.scoring.chassis)
 
 
-def _attributed(history: History, chosen: capability.Options, constants: Model, past: Stretches | None) -> ScoreTable:
+def _attributed(
+    history: History, chosen: capability.Options, constants: Model, past: Stretches | None, chassis: str
+) -> ScoreTable:
     scored = attribute(history, chosen, constants, past)
     lemon, until = find_lemons(history, scored), suspects(history, scored.failures)
     ignored = marked_now(history.events, MARKED_IGNORE, len(history.nodes), history.as_of)
@@ -116,7 +118,7 @@ def _attributed(history: History, chosen: capability.Options, constants: Model, 
         *history.notes,
         *scored.notes,
         *little(len(scored.failures), float(scored.exposure.heavy.sum())),
-        *worse_groups(history, scored),
+        *worse_groups(history, scored, chassis),
     )
     return ScoreTable("attributed", history.as_of, rows, scored.exposure.heavy_threshold, notes, scored.exposure.past)
 

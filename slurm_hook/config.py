@@ -61,6 +61,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("scoring", "max_gap_hours", float, 6.0, "idle gap that ends a group of heavy tasks", low=0),
     Setting("scoring", "half_life_days", float, 60.0, "days after which evidence counts half, attributed method", low=0.1,
             high=36500),
+    Setting("scoring", "chassis", str, "",
+            "regular expression on node names: nodes in which it finds the same (its first group) share a chassis"),
     Setting("outcomes", "states", dict,
             {"COMPLETED": "right", "NODE_FAIL": "wrong", "BOOT_FAIL": "wrong", "FAILED": "wrong", "LAUNCH_FAILED": "wrong",
              "TIMEOUT": "survived", "OUT_OF_MEMORY": "silent", "PREEMPTED": "silent", "DEADLINE": "silent", "REVOKED": "silent",

@@ -22,13 +22,13 @@ from accounting.columns import (
     WRONG,
 )
 from accounting.explain import FAILED, MARKED, STEP_FAILED, who_broke
-from accounting.groups import worse_groups
+from accounting.groups import by_name, worse_groups
 from accounting.lemons import describe, find_lemons
 from accounting.outliers import outliers
 from accounting.suspects import of_history, suspects
 from accounting.suspects import words as suspect_words
 from accounting.truncate import until
-from slurm_hook.errors import InputError, UsageError
+from slurm_hook.errors import ConfigError, InputError, UsageError
 from tests.unit.histories import T0, H, history, random_rows
 
 NAN = math.nan
@@ -150,6 +150,36 @@ def test_a_switch_that_is_worse_as_a_whole_is_told_and_one_bad_node_is_not():
     assert len(told[0]) == 1
     assert told[0][0].startswith("switch leaf0 as a whole")
     assert told[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [(r"^r(\d+)c", "chassis 0 as a whole"), (r"^r\d+", "chassis r0 as a whole"), ("", None), (r"^x\d+", None), (r"c\d+$", None)],
+)
+def test_a_chassis_told_by_node_names_that_is_worse_is_reported(pattern, expected):
+    rows = _work(16) + [_fail([n], 20.0 * k + n, k % 4, culprit=n) for n in range(4) for k in range(5)]
+    h = history(rows, n_nodes=16, as_of=420.0)
+    h = replace(h, nodes=replace(h.nodes, names=[f"r{n // 4}c{n % 4}" for n in range(16)]))
+    told = worse_groups(h, attribute(h), pattern)
+    assert [sentence[: len(expected or "")] for sentence in told] == ([expected] if expected else [])
+
+
+def test_a_chassis_pattern_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"scoring.chassis = '\(r': not a regular expression"):
+        by_name(["r1"], "(r")
+
+
+def test_of_many_groups_hardly_one_looks_bad_by_chance():
+    """Four histories of 200 switches of four alike nodes: one sentence at most, however few or many failures there are."""
+    told = 0
+    rng = np.random.default_rng(5)
+    for failures in (120, 480, 1000, 1600):
+        nodes = rng.integers(0, 800, failures)
+        rows = [{"nodes": [n], "start": 0.0, "end": 400.0, "user": n % 4} for n in range(800)]
+        rows += [_fail([int(n)], float(rng.uniform(0, 390)), int(n) % 4, culprit=int(n)) for n in nodes]
+        h = history(rows, n_nodes=800, as_of=420.0, switch=[n // 4 for n in range(800)])
+        told += len(worse_groups(h, attribute(h)))
+    assert told <= 1
 
 
 def test_a_switch_whose_nodes_have_not_worked_is_not_worse():
