@@ -114,6 +114,15 @@ def test_same_history_same_result():
     assert one.solution.converged
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_the_steps_are_bounded_and_it_is_said_when_they_end_too_soon(most):
+    h = history(random_rows(9), n_nodes=6)
+    found = attribution.attribute(h, model=blame.Model(max_steps=most))
+    assert found.solution.steps == most and not found.solution.converged
+    assert f"the EM stopped after {most} steps before it settled" in found.notes
+    assert np.isfinite(found.hazard).all()
+
+
 def _steady(n_nodes, hours=200.0, step=10.0, users=3):
     """Every node carries right work all the time."""
     return [

@@ -1,6 +1,8 @@
 """lemons, explain and backtest from a database, as an admin calls them."""
 
 import json
+import os
+import subprocess
 
 import pytest
 from click.testing import CliRunner
@@ -56,6 +58,18 @@ def test_lemons_names_the_node_the_jobs_and_the_command(database):
     assert "fewer failures in 30 days" in result.output
     assert 'scontrol update NodeName=n1 State=DRAIN Reason="workhorse: ' in result.output
     assert "script" not in result.output  # job names are private and hostile
+
+
+def test_lemons_runs_no_command_and_drains_nothing(database, monkeypatch):
+    """Whatever it finds, no process is started: a person enters the command."""
+
+    def started(*args, **more):
+        raise AssertionError(f"started {args}")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(os, "posix_spawn", started)
+    monkeypatch.setattr(os, "system", started)
+    assert call(database, "lemons").exit_code == 0
 
 
 def test_lemons_as_json(database):
