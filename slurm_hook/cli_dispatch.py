@@ -90,7 +90,7 @@ def enable(settings: Settings) -> None:
 
 def _write(path: str) -> None:
     try:
-        with open(path, "a", encoding="utf-8"):
-            pass
+        with open(path, "a", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)  # whatever root's umask: submissions run as their users
     except OSError as err:
         raise UsageError(f"{path} can't be written ({err.strerror}); run this as root") from err

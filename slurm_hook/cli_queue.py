@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
+import pwd
 import time
 
 import click
@@ -47,7 +47,7 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
 
     Example: workhorse queue --pipeline llama
     """
-    now, me = time.time(), getpass.getuser() if os.geteuid() else "root"
+    now, me = time.time(), _myself()
     everybody = os.geteuid() == 0 or me == "workhorse"
     if user and user != me and not everybody:
         raise UsageError(f"-u {user}: only root and the service user see others' jobs")
@@ -67,6 +67,14 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
             click.echo(LEGEND)
     if shown.others and plain:
         click.echo(f"and {shown.others} of others")
+
+
+def _myself() -> str:
+    """Who asks, by the system and not by the environment, which says what its user likes."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _with_details(found: list[jobs.Job]) -> list[jobs.Job]:

@@ -268,7 +268,7 @@ def pool_of(job: Job, nodes: Mapping[str, Node]) -> str:
 
 def overdue(job: Job, tracked: Tracked, world: World) -> bool:
     """A confined job had its chance: a pass has gone by, or half a period since it could start."""
-    if not job.eligible:
+    if not job.eligible or tracked.confined > world.now + world.period:  # the clock has jumped back
         return True
     return world.now - max(tracked.confined, _eligible_since(job)) >= min(world.period / 2, 30.0)
 

@@ -38,10 +38,18 @@ def expand(text: str) -> list[str]:
     """All names of a list in order, duplicates kept. Raises HostlistError for what Slurm would not take."""
     hosts: list[str] = []
     for item in split(text):
-        hosts.extend(_expand_item(item, text))
-        if len(hosts) > MAX_HOSTS:
-            raise HostlistError(f"node list {text[:80]!r}: over {MAX_HOSTS} hosts")
+        hosts.extend(_bounded(_expand_item(item, text), text, len(hosts)))
     return hosts
+
+
+def _bounded(names: Iterable[str], text: str, before: int = 0) -> list[str]:
+    """The names, as long as they are not too many: two brackets of a few signs multiply to billions."""
+    found = []
+    for name in names:
+        if before + len(found) >= MAX_HOSTS:
+            raise HostlistError(f"node list {text[:80]!r}: over {MAX_HOSTS} hosts")
+        found.append(name)
+    return found
 
 
 def _expand_item(item: str, text: str) -> Iterator[str]:
@@ -50,7 +58,7 @@ def _expand_item(item: str, text: str) -> Iterator[str]:
         yield head
         return
     ranges, _, tail = rest.partition("]")
-    tails = list(_expand_item(tail, text)) if tail else [""]
+    tails = _bounded(_expand_item(tail, text), text) if tail else [""]
     for number in _numbers(ranges, text):
         for end in tails:
             yield head + number + end

@@ -145,7 +145,7 @@ def _count(found: Sequence[Job]) -> int:
 def _read_jobs(state: State, settings: Settings, now: float) -> tuple[list[Job], bool]:
     """All jobs, details filled in for ours that wait, and whether there is news."""
     found = jobs.load()
-    news = fingerprint(found) != state.fingerprint or now - state.last_full >= 1.9 * settings["dispatch.period"]
+    news = fingerprint(found) != state.fingerprint or abs(now - state.last_full) >= 1.9 * settings["dispatch.period"]
     if not news and not any(t.confined for t in state.tracked.values()):
         return found, False
     ids = [job.id for job in found if waiting.concerns(job)]
@@ -170,7 +170,7 @@ def _facts(old: Mapping[str, Any], full: bool, now: float) -> dict[str, Any]:
     facts = dict(old)
     if full or "reservations" not in facts:
         facts["reservations"] = parse_reservations(commands.run(["scontrol", "-o", "show", "reservation"]))
-    if now - facts.get("read", 0.0) > FACTS_AGE:
+    if abs(now - facts.get("read", 0.0)) > FACTS_AGE:
         facts["partitions"] = parse_partitions(commands.run(["scontrol", "-a", "-o", "show", "partition"]))
         facts["topology"] = _topology()
         facts["cluster"] = _cluster_name()
@@ -211,7 +211,8 @@ def parse_reservations(text: str) -> list[dict[str, Any]]:
     for line in text.split("\n"):
         if not line.startswith("ReservationName="):
             continue
-        field = dict(word.partition("=")[::2] for word in line.split())
+        # the first of each name counts: a comment is free text and comes later
+        field = dict(word.partition("=")[::2] for word in reversed(line.split()))
         start, end = field.get("StartTime", ""), field.get("EndTime", "")
         found.append({
             "name": field["ReservationName"], "nodes": list(jobs.nodes_of(field.get("Nodes", ""))),

@@ -25,6 +25,7 @@ FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
 SCORES_NAME = "scores.json"
 LIVE_NAME = "live.json"
+CLOCKS_DIFFER = 60.0  # seconds, at most, by which hosts' clocks differ
 
 # suspect_until of a node under an open mark `bad` (the year 2100): till the mark ends, which the next collect sees
 WHILE_MARKED = 4_102_444_800.0
@@ -73,8 +74,8 @@ class Scores(Record):
     cost_quantiles: tuple[float, ...] = ()
 
     def age(self, now: float) -> float:
-        """Seconds since the scores were made."""
-        return max(0.0, now - self.created)
+        """Seconds since the scores were made. Ahead of now by more than a clock may be (a minute), they are as old as that."""
+        return _age(self.created, now)
 
 
 class Reservation(Record):
@@ -104,8 +105,13 @@ class Live(Record):
     chains: Mapping[str, int] = {}
 
     def age(self, now: float) -> float:
-        """Seconds since dispatch last wrote."""
-        return max(0.0, now - self.created)
+        """Seconds since dispatch last wrote; a time to come counts as for the scores."""
+        return _age(self.created, now)
+
+
+def _age(created: float, now: float) -> float:
+    """Seconds between both: what was written by a clock that has jumped since must not look fresh until that time comes."""
+    return now - created if now >= created else 0.0 if created - now <= CLOCKS_DIFFER else created - now
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:

@@ -129,4 +129,4 @@ def _heard_of(settings: Settings, now: float) -> bool:
         last = os.stat(settings["dispatch.state"]).st_mtime
     except OSError:
         return False
-    return now - last <= max(settings["steer.live_max_age"], 3 * settings["dispatch.period"])
+    return abs(now - last) <= max(settings["steer.live_max_age"], 3 * settings["dispatch.period"])

@@ -43,18 +43,26 @@ local function can_be_ours(json, known)
     local tasks = value(json, "ntasks")
     if not nodes and tasks and tasks ~= "1" then return true end
     if (value(json, "gpus") or "1") ~= "1" then return true end
-    if known.min_gpus ~= "0" and (value(json, "gres") or value(json, "gpus%-per%-node") or value(json, "gpus%-per%-task")) then return true end
+    if known.min_gpus ~= "0" and (value(json, "gres") or value(json, "gpus-per-node") or value(json, "gpus-per-task")) then return true end
     local comment, name = value(json, "comment") or "", value(json, "job-name") or "*"
     if comment:sub(1, 3) == "wh=" then return true end
     if known.comment_prefix and comment:sub(1, #known.comment_prefix) == known.comment_prefix then return true end
-    return known.name ~= nil and (name == "*" or name:match(glob(known.name)) ~= nil)
+    return known.name ~= nil and (name == "*" or known.name:find("[", 1, true) ~= nil or name:match(glob(known.name)) ~= nil)
+end
+
+-- A FIFO would hang us until somebody writes there; opened for writing too it doesn't, and shows that it has no end.
+local function open_script(path)
+    local file = io.open(path, "r+")
+    if not file then return io.open(path) end
+    if file:seek("end") and file:seek("set") then return file end
+    file:close()
 end
 
 -- A #WORKHORSE line in the head of the script, where the call names one.
 local function has_directive(json)
     local script = json:match('"argv":%["(.-[^\\])"')
     script = script and script:gsub("\\/", "/")
-    local file = script and not script:find("^/dev/") and not script:find("^/proc/") and not script:find("\\") and io.open(script)
+    local file = script and not script:find("^/dev/") and not script:find("^/proc/") and not script:find("\\") and open_script(script)
     if not file then return false end
     local head = file:read(16384) or ""
     file:close()
@@ -65,9 +73,9 @@ local function left_alone(options, json)
     if os.getenv("WORKHORSE_MODE") == "off" then return true end
     if value(json, "test-only") or value(json, "jobid") or value(json, "nodelist") or value(json, "clusters") then return true end
     if (value(json, "comment") or ""):find("^wh=1;.*m=") or (value(json, "comment") or ""):find("^wh=1;m=") then return true end
-    local file = io.open(LOCAL .. "/disable")
+    local file, _, code = io.open(LOCAL .. "/disable")
     if file then file:close() end
-    return file ~= nil
+    return file ~= nil or code ~= 2 -- there, though it can't be read
 end
 
 -- Components see one another in the command line only.
@@ -85,7 +93,7 @@ end
 
 -- The child's end isn't waited for, only its words: in a file system that doesn't answer it can't even be killed.
 local function ask(json, client)
-    local command = "{ '" .. PYTHON .. "' -I -S -c '"
+    local command = "exec 2>/dev/null; { '" .. PYTHON .. "' -I -S -c '"
         .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.clifilter import main; main(sys.argv[2:])' '"
         .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. client .. ' "$PPID" ' .. hex(json)
         .. " 2>/dev/null </dev/null & echo child $!; } | timeout -s KILL " .. WAIT .. " cat"

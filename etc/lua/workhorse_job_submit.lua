@@ -99,9 +99,9 @@ local function choose(job, known, name, part)
 end
 
 local function disabled()
-    local file = io.open(LOCAL .. "/disable")
+    local file, _, code = io.open(LOCAL .. "/disable")
     if file then file:close() end
-    return file ~= nil
+    return file ~= nil or code ~= 2 -- there, though it can't be read
 end
 
 -- What the user says in a batch script or in the environment that comes with it; Slurm tells neither of other jobs.

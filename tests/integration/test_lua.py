@@ -3,12 +3,13 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_hook import hostlist, log, luatable, mark, snapshot
+from slurm_hook import hints, hostlist, log, luatable, mark, snapshot
 from slurm_hook.config import Settings
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped, lua_text
@@ -367,3 +368,54 @@ def test_the_table_is_data(controller):
     assert [row.split('"')[1] for row in rows] == ["gpu03", "gpu05"]
     assert all("same = 8" in row for row in rows)
     assert text.startswith("return {\n")
+
+
+def test_a_fifo_in_place_of_the_script_holds_nothing_up(sandbox, wrapped):
+    """Slurm has read it to its end by then; nobody will ever write there again."""
+    wrapped.publish("steer", bad=BAD, match__min_nodes=2)
+    hints.write(str(wrapped.local), Settings())
+    fifo = wrapped.root / "fifo"
+    os.mkfifo(fifo)
+    fifo.chmod(0o666)
+    feeder = threading.Thread(target=lambda: fifo.write_text("#!/bin/bash\n#WORKHORSE stage=a\ntrue\n"))
+    feeder.start()
+    try:
+        number = sandbox.sbatch("-N1", "--hold", str(fifo), env=wrapped.cli_filter())
+        assert not names(sandbox.job(number))
+        sandbox.run(["scancel", str(number)])
+    finally:
+        feeder.join(5)
+        (wrapped.local / "hints").unlink()
+
+
+def test_a_file_disable_that_users_can_not_read_switches_off_too(sandbox, wrapped):
+    wrapped.publish("steer", bad=BAD)
+    stop = wrapped.local / "disable"
+    stop.touch(mode=0o600)
+    try:
+        words = ["sbatch", "--parsable", "--hold", "-N4", "--wrap=true"]
+        number = int(sandbox.run(words, user="alice", env=wrapped.cli_filter()).stdout)
+        assert not names(sandbox.job(number))
+        sandbox.run(["scancel", str(number)])
+    finally:
+        stop.unlink()
+
+
+def test_without_programs_in_path_nothing_is_said(sandbox, wrapped, submit):
+    wrapped.publish("steer", bad=BAD)
+    done = sandbox.run(
+        ["/usr/bin/sbatch", "--parsable", "--hold", "-N4", "--wrap=true"], env={**wrapped.cli_filter(), "PATH": "/nowhere"}
+    )
+    assert done.stderr == ""
+    sandbox.run(["scancel", done.stdout.strip()])
+
+
+@pytest.mark.parametrize("settings", [{"match__min_gpus": 8}, {"match__name": "tr[ae]in*"}])
+def test_rules_for_gpus_and_names(sandbox, wrapped, submit, settings):
+    known = {"match__min_nodes": 9, **settings}
+    wrapped.publish("avoid", bad=BAD, **known)
+    hints.write(str(wrapped.local), Settings().replace(**known))
+    try:
+        assert names(submit(wrapped.cli_filter(), "-N1", "--gpus-per-node=8", "-J", "train7")) == set(BAD)
+    finally:
+        (wrapped.local / "hints").unlink()

@@ -281,3 +281,14 @@ def test_what_a_pass_works_out_once_is_what_each_decision_would(kinds, lemons, a
         alone = Case((request,), Directives(), made.scores, made.settings, there, made.live, NOW, 3, mode)
         together = decide.decide(alone._replace(memo=memo))
         assert together._replace(candidates=()) == decide.decide(alone)._replace(candidates=())
+
+
+def test_a_job_confined_at_a_time_to_come_is_widened():
+    """The clock was set back: nobody must wait until it gets there again."""
+    waits = job(7, comment="wh=1;m=steer;s=a;r=1", excludes="gpu01", details=Details(eligible=NOW))
+    assert dispatch.overdue(waits, Tracked(confined=NOW + 7200), world([waits]))
+
+
+def test_a_reservations_comment_can_not_pass_for_its_fields():
+    line = "ReservationName=m StartTime=100 EndTime=200 Nodes=n[1-2] NodeCnt=2 Comment=move Nodes=n9 EndTime=later StartTime=0"
+    assert passes.parse_reservations(line) == [{"name": "m", "nodes": ["n1", "n2"], "start": 100.0, "end": 200.0}]

@@ -1,6 +1,7 @@
 """Node lists against what real `scontrol show hostnames` and `hostlist` made of the same text."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,14 @@ def test_any_text_expands_or_says_why(text):
 
 def test_split_only_outside_brackets():
     assert split("a,b[1,3]c[2-3],d") == ["a", "b[1,3]c[2-3]", "d"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a[1-65535][1-65535]", "a[" + ",".join(["1-65535"] * 120) + "]", "a[1-9][1-65535][1-9]", "a[1-40000],b[1-40000]"]
+)
+def test_a_short_text_that_means_billions_is_refused_at_once(text):
+    """Anyone can write such a list into the mark of a job, which dispatch reads."""
+    started = time.monotonic()
+    with pytest.raises(HostlistError):
+        expand(text)
+    assert time.monotonic() - started < 2

@@ -143,7 +143,7 @@ def slurm(monkeypatch):
     monkeypatch.setattr(jobs, "details", lambda ids: {i: found[0].details for i in ids})
     monkeypatch.setattr(jobs, "history", lambda *_: [])
     monkeypatch.setattr(cli_queue.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(cli_queue.getpass, "getuser", lambda: "alice")
+    monkeypatch.setattr(cli_queue, "_myself", lambda: "alice")
 
 
 def test_command_line(slurm):

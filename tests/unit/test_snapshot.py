@@ -191,3 +191,10 @@ def test_nodes_that_are_damaged_are_told_when_they_are_read(folder):
     assert head.id == "s"
     with pytest.raises(SnapshotError, match="not valid JSON"):
         nodes()
+
+
+@pytest.mark.parametrize(("ahead", "age"), [(-30, 30), (0, 0), (50, 0), (3600, 3600), (86400, 86400)])
+def test_a_file_of_a_time_to_come_is_not_fresh_until_then(ahead, age):
+    """Written by a clock that was set back since; a minute is what clocks differ."""
+    made = snapshot.Live(cluster="c", created=1_000_000.0 + ahead)
+    assert made.age(1_000_000.0) == age
