@@ -44,7 +44,7 @@ def expand(text: str) -> list[str]:
 
 def _bounded(names: Iterable[str], text: str, before: int = 0) -> list[str]:
     """The names, as long as they are not too many: two brackets of a few signs multiply to billions."""
-    found = []
+    found: list[str] = []
     for name in names:
         if before + len(found) >= MAX_HOSTS:
             raise HostlistError(f"node list {text[:80]!r}: over {MAX_HOSTS} hosts")
