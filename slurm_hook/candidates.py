@@ -111,6 +111,8 @@ def _field(case: Case, request: Request) -> Field:
             largest = max(node.cpus for node in usable), max(node.gpus for node in usable)
             count = 0 if demand else feasible.least_nodes(request, *largest)
         need = feasible.need_per_node(request, max(1, count))
+        if case.live is not None:
+            need = feasible.in_partition(need, request, case.live.partitions.get(partition_of(case, request), {}))
     holds = feasible.each(usable, lambda node: feasible.can_hold(node, need))
     chosen = sorted([node for node, good in zip(usable, holds) if good])  # by name, which comes first in a node
     names = tuple([node.name for node in chosen])

@@ -110,6 +110,7 @@ def why_not_steer(case: Case) -> str:
         ("heterogeneous", len(case.requests) > 1), ("block topology", live.topology == "block"),
         ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
         ("dependency", request.dependency), ("wait", request.wait), ("contiguous", request.contiguous),
+        (f"asks for {', '.join(request.inner)}", request.inner),
         ("the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
         ("the user's excludes are too many for a mark", _too_long_for_a_mark(request.exclude)),
         ("the partition is not up", live.partitions.get(partition, {}).get("state", "UP") != "UP"),

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Need(Record):
-    """What one node must have: mem in MiB, `whole` for all of its memory, `alone` for a node without other jobs."""
+    """What one node must have: mem in MiB, `whole` for all of its memory, `alone` for a node without other jobs;
+    `bare` for one of which no memory is given away."""
 
     cpus: int = 1
     mem: float = 0.0
@@ -29,6 +30,7 @@ class Need(Record):
     gpu_type: str = ""
     whole: bool = False
     alone: bool = False
+    bare: bool = False
 
 
 def need_per_node(request: Request, nodes: int) -> Need:
@@ -37,9 +39,27 @@ def need_per_node(request: Request, nodes: int) -> Need:
     gpus = request.gpus_per_node or math.ceil(request.gpus / nodes) or request.gpus_per_task * tasks or request.gpus_per_socket
     if request.ntasks_per_gpu and gpus and not request.ntasks and not request.ntasks_per_node:
         tasks = request.ntasks_per_gpu * gpus
-    cpus = max(request.mincpus, tasks * request.cpus_per_task, 1)
+    cpus = max(request.mincpus, tasks * request.cpus_per_task, gpus * request.cpus_per_gpu, 1)
     mem = request.mem_node or (request.mem_cpu or 0.0) * cpus or (request.mem_gpu or 0.0) * gpus
     return Need(cpus, mem, gpus, request.gpu_type, request.mem_node == 0.0, bool(request.exclusive) or request.mem_node == 0.0)
+
+
+def in_partition(need: Need, request: Request, facts: Mapping[str, Any]) -> Need:
+    """The need with what the site gives to jobs that don't ask (its defaults for memory and CPUs), as live.json tells it.
+
+    Without any default for memory Slurm gives all of a node's where it counts memory at all.
+    """
+    if facts.get("idle_only"):
+        need = need._replace(alone=True)
+    if need.gpus and not request.cpus_per_gpu and request.cpus_per_task == 1:
+        need = need._replace(cpus=max(need.cpus, need.gpus * int(facts.get("cpus_per_gpu", 0))))
+    if "mem" not in facts or not all(asked is None for asked in (request.mem_node, request.mem_cpu, request.mem_gpu)):
+        return need
+    kind, mib = facts["mem"]
+    if need.gpus and facts.get("mem_per_gpu"):
+        kind, mib = "gpu", facts["mem_per_gpu"]
+    count = {"cpu": need.cpus, "gpu": need.gpus, "node": 1}.get(kind, 0)
+    return need._replace(mem=float(mib) * count, bare=not count)
 
 
 def least_nodes(request: Request, largest_cpus: int, largest_gpus: int) -> int:
@@ -73,6 +93,8 @@ def can_start(node: Node, need: Need) -> bool:
         return False
     if need.alone or need.whole:
         return node.idle
+    if need.bare and node.mem_used:
+        return False
     return (
         node.cpus - node.cpus_used >= need.cpus
         and node.mem - node.mem_used >= need.mem

@@ -171,9 +171,10 @@ def _facts(old: Mapping[str, Any], full: bool, now: float) -> dict[str, Any]:
     if full or "reservations" not in facts:
         facts["reservations"] = parse_reservations(commands.run(["scontrol", "-o", "show", "reservation"]))
     if abs(now - facts.get("read", 0.0)) > FACTS_AGE:
-        facts["partitions"] = parse_partitions(commands.run(["scontrol", "-a", "-o", "show", "partition"]))
+        config = parse_config(commands.run(["scontrol", "show", "config"]))
+        facts["partitions"] = parse_partitions(commands.run(["scontrol", "-a", "-o", "show", "partition"]), config)
         facts["topology"] = _topology()
-        facts["cluster"] = _cluster_name()
+        facts["cluster"] = config.get("ClusterName", "")
         facts["read"] = now
     return facts
 
@@ -183,15 +184,13 @@ def _topology() -> str:
     return "block" if code == 0 and "BlockName=" in out else "tree" if code == 0 and "SwitchName=" in out else ""
 
 
-def _cluster_name() -> str:
-    for line in commands.run(["scontrol", "show", "config"]).split("\n"):
-        if line.startswith("ClusterName"):
-            return line.partition("=")[2].strip()
-    return ""
+def parse_config(text: str) -> dict[str, str]:
+    """Settings of `scontrol show config`."""
+    return {key.strip(): value.strip() for key, equals, value in (line.partition("=") for line in text.split("\n")) if equals}
 
 
-def parse_partitions(text: str) -> dict[str, dict[str, Any]]:
-    """Partitions of `scontrol -o show partition` as live.json holds them."""
+def parse_partitions(text: str, config: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """Partitions of `scontrol -o show partition` as live.json holds them; config: what counts where a partition is silent."""
     found = {}
     for line in text.split("\n"):
         if line.startswith("PartitionName="):
@@ -201,8 +200,32 @@ def parse_partitions(text: str) -> dict[str, dict[str, Any]]:
                 "default": field.get("Default") == "YES",
                 "max_time": jobs.parse_limit(field.get("MaxTime", "")),
                 "state": field.get("State", ""),
+                **_unasked(field, config or {}),
             }
     return found
+
+
+def _unasked(field: Mapping[str, str], config: Mapping[str, str]) -> dict[str, Any]:
+    """What jobs of a partition get without asking: whole nodes, and memory (MiB) and CPUs by default.
+
+    idle_only: a node where something runs may have room and still take no job of it.
+    """
+    capped = any(field.get(key, "UNLIMITED") != "UNLIMITED" for key in ("MaxCPUsPerNode", "MaxCPUsPerSocket"))
+    facts: dict[str, Any] = {"mem": _default_memory(field) or _default_memory(config) or ("all", 0)}
+    if capped or field.get("OverSubscribe") == "EXCLUSIVE" or "YES" in (field.get("ExclusiveUser"), field.get("ExclusiveTopo")):
+        facts["idle_only"] = True
+    for name, key in (("DefCpuPerGPU", "cpus_per_gpu"), ("DefMemPerGPU", "mem_per_gpu")):
+        told = [words.get("JobDefaults", "").partition(f"{name}=")[2].partition(",")[0] for words in (field, config)]
+        number = next(filter(str.isdigit, told), "")
+        facts.update({key: int(number)} if number else {})
+    return facts
+
+
+def _default_memory(words: Mapping[str, str]) -> tuple[str, int] | None:
+    for key, kind in (("DefMemPerCPU", "cpu"), ("DefMemPerNode", "node")):
+        if words.get(key, "").isdigit() and int(words[key]):
+            return kind, int(words[key])
+    return None
 
 
 def parse_reservations(text: str) -> list[dict[str, Any]]:

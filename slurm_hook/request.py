@@ -12,7 +12,7 @@ from .errors import HostlistError, RequestError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PREFIX = "sbatch: "
 OPENING = "sbatch: defined options"
@@ -28,6 +28,7 @@ class Request(Record):
 
     nodes_min, nodes_max: 0 where no node count was given; nodes_sizes: the only counts allowed, where they were given
     as a list or with a step; gpus: in all; gpus_per_node, gpus_per_task, gpus_per_socket: as named; gpu_type: "" any;
+    inner: options that say what a node must have in ways that placement can't weigh;
     mem_node: MiB per node, 0.0 for all of its memory (`--mem=0`), None where not given.
     """
 
@@ -46,6 +47,7 @@ class Request(Record):
     gpus_per_node: int = 0
     gpus_per_task: int = 0
     gpus_per_socket: int = 0
+    cpus_per_gpu: int = 0
     gpu_type: str = ""
     tmp: float = 0.0
     exclusive: str = ""
@@ -67,6 +69,7 @@ class Request(Record):
     dependency: str = ""
     contiguous: bool = False
     odd: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
 
     @property
     def nodes_given(self) -> bool:
@@ -155,6 +158,7 @@ def request_from(options: Mapping[str, str]) -> Request:
         mincpus=_count(options, "mincpus", 0),
         mem_node=_memory(options, "mem"), mem_cpu=_memory(options, "mem-per-cpu"), mem_gpu=_memory(options, "mem-per-gpu"),
         gpus=counts["gpus"][0], gpus_per_node=max(counts["gpus-per-node"][0], gres_gpus),
+        cpus_per_gpu=_count(options, "cpus-per-gpu", 0), inner=_among(options, _INNER),
         gpus_per_task=counts["gpus-per-task"][0], gpus_per_socket=counts["gpus-per-socket"][0],
         gpu_type=next(iter(types), ""), tmp=_memory(options, "tmp") or 0.0,
         exclusive=_word(options, "exclusive"), partition=get("partition", ""), account=get("account", ""), qos=get("qos", ""),
@@ -162,7 +166,7 @@ def request_from(options: Mapping[str, str]) -> Request:
         nodelist=get("nodelist", "") or get("nodefile", ""), exclude=_names(get("exclude", "")), array=get("array", ""),
         reservation=get("reservation", ""), switches=_switches(get("switches", "")), minutes=parse_minutes(get("time", "")),
         clusters=get("clusters", "") or get("cluster", ""), wait="wait" in options, begin=get("begin", ""),
-        dependency=get("dependency", ""), contiguous="contiguous" in options, odd=_odd(options),
+        dependency=get("dependency", ""), contiguous="contiguous" in options, odd=_among(options, _UNMODELLED),
     )  # fmt: skip
 
 
@@ -174,8 +178,15 @@ _UNMODELLED = (
 )  # fmt: skip
 
 
-def _odd(options: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(key for key in _UNMODELLED if options.get(key, "") not in ("", "unset"))
+# what a node must have besides, so that nobody can tell whether there is room for the job right now
+_INNER = (
+    "hint", "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "cores-per-socket", "gres-flags", "gpus-per-socket",
+    "tmp",
+)  # fmt: skip
+
+
+def _among(options: Mapping[str, str], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if options.get(key, "") not in ("", "unset"))
 
 
 def parse_nodes(text: str) -> tuple[int, int, tuple[int, ...]]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from slurm_hook import cluster, directives, feasible, hints, match, topology
+from slurm_hook import cluster, directives, feasible, hints, match, passes, topology
 from slurm_hook.cluster import Node
 from slurm_hook.config import Settings
 from slurm_hook.errors import RequestError
-from slurm_hook.request import Request
+from slurm_hook.request import Request, request_from
 
 FEATURED = {
     name: Node(name, "IDLE", features=tuple(f.split())) for name, f in {"a": "x y", "b": "y", "c": "x z", "d": ""}.items()
@@ -156,3 +156,35 @@ def test_hints_hold_what_the_shim_can_see(tmp_path):
     text = hints.text(settings)
     assert text.splitlines() == ["mode steer", "min_nodes 4", "min_gpus 0", "name llm *", "directives 1", "end"]
     assert (tmp_path / "hints").as_posix() == hints.write(str(tmp_path), settings)
+
+
+PARTITION = (
+    "PartitionName=p State=UP Nodes=n1 OverSubscribe={over} MaxCPUsPerNode=UNLIMITED JobDefaults={jobs} DefMemPerNode=UNLIMITED"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "over", "defaults", "config", "starts"),
+    [
+        # 28 of 32 CPUs, 7 of 8 GPUs and 500000 of 512000 MiB are taken
+        ({}, "NO", "(null)", {"DefMemPerCPU": "1000"}, True),
+        ({"cpus-per-task": "4"}, "NO", "(null)", {"DefMemPerCPU": "4000"}, False),
+        ({"cpus-per-task": "4", "mem": "1G"}, "NO", "(null)", {"DefMemPerCPU": "4000"}, True),
+        ({}, "NO", "(null)", {"DefMemPerNode": "16000"}, False),
+        ({}, "NO", "(null)", {"DefMemPerNode": "UNLIMITED"}, False),  # all of a node's memory
+        ({"mem": "1G"}, "EXCLUSIVE", "(null)", {}, False),
+        ({"mem": "1G", "gpus-per-node": "1"}, "NO", "(null)", {}, True),
+        ({"mem": "1G", "gpus-per-node": "1", "cpus-per-gpu": "8"}, "NO", "(null)", {}, False),
+        ({"mem": "1G", "gpus-per-node": "1"}, "NO", "DefCpuPerGPU=8,DefMemPerGPU=1", {}, False),
+        ({"gpus-per-node": "1"}, "NO", "DefMemPerGPU=64000", {"DefMemPerCPU": "1"}, False),
+        ({"gpus-per-node": "1"}, "NO", "(null)", {"JobDefaults": "DefMemPerGPU=64000", "DefMemPerCPU": "1"}, False),
+    ],
+)
+def test_room_counts_what_jobs_get_without_asking(asked, over, defaults, config, starts):
+    """Confined to a node without room the job would wait for the next pass of dispatch."""
+    facts = passes.parse_partitions(PARTITION.format(over=over, jobs=defaults), config)["p"]
+    request = request_from({"nodes": "1", **asked})
+    need = feasible.in_partition(feasible.need_per_node(request, 1), request, facts)
+    node = Node("n1", "MIXED", cpus=32, cpus_used=28, mem=512000.0, mem_used=500000.0, gpus=8, gpus_used=7)
+    assert feasible.can_start(node, need) is starts
+    assert feasible.can_start(node._replace(state="IDLE", cpus_used=0, mem_used=0.0, gpus_used=0), need)
