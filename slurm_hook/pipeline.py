@@ -19,14 +19,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import threading
+from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 
-from . import commands, mark, toml
+from . import commands, mark, options, toml
 from .errors import InputError, SlurmError, WorkhorseError
 from .light import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
@@ -44,6 +47,7 @@ _OWN = {
     "--version": "", "-h": "", "-V": "",
 }  # fmt: skip
 _ALLOWED = frozenset({"--array", "-a"})
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stage(Record):
@@ -123,10 +127,10 @@ def _stage(name: str, table: Any, folder: str, common: tuple[str, ...]) -> Stage
     nodes, demand = table.get("nodes", 0), _demand(table, where)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0:
         raise InputError(f"{where}: nodes = {nodes!r} must be a whole number above 0")
-    options = (*common, *_words(table, "options", where))
-    _check_options(options, where)
+    given = (*common, *_words(table, "options", where))
+    _check_options(given, where)
     return Stage(
-        name=name, script=_script(table, folder, where), args=_words(table, "args", where), options=options,
+        name=name, script=_script(table, folder, where), args=_words(table, "args", where), options=given,
         after=_after(table, where), nodes=nodes, demand=demand, checkpoint=_checkpoint(table, where),
     )  # fmt: skip
 
@@ -148,14 +152,26 @@ def _words(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     return tuple(str(word) for word in words)
 
 
-def _check_options(options: Sequence[str], where: str) -> None:
-    for word in options:
+def _check_options(words: Sequence[str], where: str) -> None:
+    for word in words:
         key = word.partition("=")[0] if word.startswith("--") else word[:2]
         if not word.startswith("-") and word == ":":
             raise InputError(f"{where}: heterogeneous jobs are written in the script, with #SBATCH hetjob")
         if key in _OWN and key not in _ALLOWED:
             hint = _OWN[key]
             raise InputError(f"{where}: {key} can't be among the options" + (f"; {hint}" if hint else ""))
+    _check_as_read(words, where)
+
+
+def _check_as_read(words: Sequence[str], where: str) -> None:
+    """The same of what sbatch makes of them: shortened names, letters in one word, a word that it would take for the script."""
+    read = options.read([*words, "script"])
+    for name in sorted(read.sets):
+        key = next((key for key in (f"--{name}", f"-{name}") if key in _OWN and key not in _ALLOWED), "")
+        if key:
+            raise InputError(f"{where}: {key} can't be among the options, shortened or not; {_OWN[key] or 'leave it out'}")
+    if read.known and (read.script != len(words) or read.insert != read.script):
+        raise InputError(f"{where}: among the options is a word that is none, or the last one lacks its value")
 
 
 def _script(table: Mapping[str, Any], folder: str, where: str) -> str:
@@ -167,6 +183,8 @@ def _script(table: Mapping[str, Any], folder: str, where: str) -> str:
         raise InputError(f"{where}: there is no script {path}")
     if not os.access(path, os.R_OK):
         raise InputError(f"{where}: the script {path} can't be read; mend its permissions")
+    if any(word in (b"--wait", b"-W") for line in _directives(path) for word in line.split()):
+        raise InputError(f"{where}: the script {path} says --wait; stages are chained, not waited for")
     return path
 
 
@@ -251,13 +269,17 @@ def own_comment(stage: Stage) -> bool:
     """The user's own comment, in the options or the script: it stays, and the stage's name isn't recorded."""
     if any(word.startswith("--com") for word in stage.options):
         return True
-    with open(stage.script, "rb") as file:
+    return any(b"--com" in line for line in _directives(stage.script))
+
+
+def _directives(script: str) -> Iterable[bytes]:
+    """The #SBATCH lines of a script."""
+    with open(script, "rb") as file:
         for line in file.read(1 << 20).split(b"\n"):
-            if line.strip() and not line.startswith(b"#"):
-                return False
-            if line.startswith(b"#SBATCH") and b"--com" in line:
-                return True
-    return False
+            if line.strip() and not line.strip().startswith(b"#"):
+                return
+            if line.startswith((b"#SBATCH", b"#SLURM")):
+                yield line
 
 
 UNANSWERED = ("Unable to contact", "timed out", "Communication connection failure", "Unable to establish")
@@ -274,21 +296,45 @@ def submit(pipeline: Pipeline, tell: Callable[[Stage, int, bool], None], sbatch:
     and the message says so.
     """
     ids: dict[str, int] = {}
-    for stage in pipeline.stages:
-        marked = not own_comment(stage)
-        try:
-            ids[stage.name] = _submit_one(argv(pipeline, stage, ids, marked=marked, sbatch=sbatch))
-        except (SlurmError, StageError, KeyboardInterrupt) as err:
-            kind = SlurmError if isinstance(err, SlurmError) else StageError
-            raise kind(f"stage {stage.name}: {err or 'interrupted'}; {_cancel(ids)}") from None
-        tell(stage, ids[stage.name], marked)
+    with _heeded() as interrupted:
+        for stage in pipeline.stages:
+            marked = not own_comment(stage)
+            try:
+                ids[stage.name] = _submit_one(argv(pipeline, stage, ids, marked=marked, sbatch=sbatch))
+                tell(stage, ids[stage.name], marked)
+                if interrupted:
+                    raise KeyboardInterrupt
+            except (SlurmError, StageError, KeyboardInterrupt, OSError) as err:
+                kind = SlurmError if isinstance(err, SlurmError) else StageError
+                raise kind(f"stage {stage.name}: {err or 'interrupted'}; {_cancel(ids)}") from None
     return ids
+
+
+@contextmanager
+def _heeded() -> Iterator[list[int]]:
+    """A first signal to end is heeded between two stages only, so that no job is submitted of which nobody knows the number."""
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.signal(n, note) for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _submit_one(words: Sequence[str]) -> int:
     # sbatch itself waits up to a minute and a half for a slurmctld that is busy
     # the environment is the user's own: the job inherits it
-    code, out, err = commands.attempt(words, timeout=300.0, env=os.environ)
+    environment = {key: value for key, value in os.environ.items() if key != "SBATCH_WAIT"}
+    code, out, err = commands.attempt(words, timeout=300.0, env=environment)
     # a site's own wrapper may print a banner: the id is the last line that has the form of --parsable
     found = [m for m in map(_JOB.fullmatch, out.split("\n")) if m]
     if code != 0 and any(word in err for word in UNANSWERED):

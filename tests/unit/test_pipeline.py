@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 
 import pytest
@@ -235,3 +236,42 @@ def test_command_line(folder, slurm):
     assert "--dependency=afterok:<pretrain>,afterany:<prepare>" in done.output and "'$(id)'" in done.output
     done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--parsable"])
     assert done.output == "prepare|101\npretrain|102\nevaluate|103\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ('["--depend=singleton"]', "--dependency"), ('["-HW"]', "--wait"), ('["--wra=ls"]', "--wrap"),
+        ('["-HM", "other"]', "--clusters"), ('["-N1", "other.sh"]', "a word that is none"),
+        ('["-N1", "--"]', "a word that is none"),
+        ('["-J"]', "lacks its value"), ('["-p", "gpu", "--exclude"]', "lacks its value"),
+    ],
+)  # fmt: skip
+def test_options_are_checked_as_sbatch_reads_them(folder, words, told):
+    """Shortened or joined they mean the same; after a stray word ours would be arguments of another script."""
+    with pytest.raises(InputError, match=told):
+        read(folder, f"[stage.a]\nscript='eval.sh'\noptions={words}")
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --wait", "#SBATCH -N1 -W", "#SLURM -W"])
+def test_a_script_that_waits_for_its_job_is_refused(folder, line):
+    (folder / "eval.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    with pytest.raises(InputError, match="--wait"):
+        read(folder, "[stage.a]\nscript='eval.sh'")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_ended_between_stages_nothing_stays_behind(folder, slurm, number):
+    with pytest.raises(pipeline.StageError, match="cancelled what had been submitted"):
+        pipeline.submit(read(folder, GOOD), lambda *_: os.kill(os.getpid(), number))
+    calls = slurm()
+    assert [c[0] for c in calls] == ["sbatch", "scancel"] and calls[1][1:] == ["101"]
+
+
+def test_a_terminal_that_is_gone_leaves_no_half_of_a_pipeline(folder, slurm):
+    def tell(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(pipeline.StageError, match="Broken pipe; cancelled"):
+        pipeline.submit(read(folder, GOOD), tell)
+    assert [c[0] for c in slurm()] == ["sbatch", "scancel"]
