@@ -50,7 +50,7 @@ def test_dry_run_prints_every_action_and_does_none(role, tmp_path):
 
 
 def test_a_controller_where_people_submit_has_the_wrapper_in_their_path(tmp_path):
-    text = install("--role", "controller", "--submit", "--dry-run", "--root", str(tmp_path)).stdout
+    text = install("--role", "controller", "--submit", "--user", "nobody", "--dry-run", "--root", str(tmp_path)).stdout
     assert "/etc/profile.d/workhorse.sh" in text and "workhorse-hints" in text and "workhorse-dispatch.timer" in text
     assert "first in PATH" in text
     config = tmp_path / "opt/workhorse/install.conf"
