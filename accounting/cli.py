@@ -11,7 +11,7 @@ import click
 
 from slurm_hook.errors import InputError, SlurmError, UsageError, WorkhorseError
 from slurm_hook.hostlist import fold
-from slurm_hook.terminal import count, one_line, say
+from slurm_hook.terminal import count, json_option, one_line, say, tell
 
 from . import collect as collecting
 from . import convert, dump, dump_json, events, nodes, progress, source, times
@@ -40,8 +40,9 @@ def database_path(ctx: click.Context, db: str | None) -> str:
 @click.option("--timezone", help="time zone of ISO times in the dump, such as Europe/Berlin; default: this machine's")
 @click.option("--nodes", "nodes_path", type=click.Path(), help="inventory for a dump: a saved `scontrol -o show node`")
 @click.option("--events", "events_path", type=click.Path(), help="events for a dump: a saved `sacctmgr -nP list event`")
+@json_option
 @click.pass_context
-def collect(ctx: click.Context, **options: Any) -> None:
+def collect(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Read accounting into the history: what is new since the last run, a stretch of time, or a dump.
 
     Exit code 3: all is read, but some rows could not be understood; they are in the table `rejects` with the reason.
@@ -51,15 +52,26 @@ def collect(ctx: click.Context, **options: Any) -> None:
       workhorse collect -S now-90days
       workhorse collect --db history.db --file jobs.psv
     """
+    values = run(ctx, options, quiet=as_json)
+    if as_json:
+        tell("", values, as_json=True)
+    write_metrics(ctx.obj)
+    if values["rejected"]:
+        ctx.exit(3)
+
+
+def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Collect and say so, or not where it is `quiet`; what was said, as values. `workhorse refresh` calls it too."""
     path = database_path(ctx, options["db"])
     _check_together(options)
     started = time.monotonic()
-    if not options["dump_path"]:
+    dumped = options.get("dump_path") is not None
+    if not options.get("dump_path"):
         stand_in(ctx.obj)
-    beside = ""
+    beside = Read()
     with ExitStack() as files:
         # before anything is stored: a mistyped name must cost nothing
-        given = None if options["dump_path"] is None else read_dump(ctx.obj, options, files)
+        given = read_dump(ctx.obj, options, files) if dumped else None
         db = connect(path)
         files.enter_context(collecting.one_at_a_time(path))
         stores = collecting.Stores(db, path, options["cluster"] or "")
@@ -72,12 +84,28 @@ def collect(ctx: click.Context, **options: Any) -> None:
                 hint = "" if "--file" in str(err) else " (for a dump: workhorse collect --file)"
                 raise SlurmError(f"{err}{hint}") from err
         stores.finish()
-    say(closing_line(stores, counts, time.monotonic() - started, beside))
-    if not options["dump_path"]:
-        renew_suspects(ctx.obj, stores)
-    write_metrics(ctx.obj)
-    if counts.rejected:
-        ctx.exit(3)
+    seconds = time.monotonic() - started
+    if not quiet:
+        say(closing_line(stores, counts, seconds, beside))
+    suspects = renew_suspects(ctx.obj, stores) if not options.get("dump_path") else []
+    if suspects and not quiet:
+        say(f"suspects, left out for an hour: {fold(suspects)}")
+    return {
+        "clusters": sorted(stores.all) or [stores.default], **counts._asdict(), **beside._asdict(),
+        "reason": stores.reason if counts.rejected else None, "seconds": round(seconds, 3), "suspects": suspects,
+    }  # fmt: skip
+
+
+class Read(NamedTuple):
+    """How much was read beside a dump; None where there was no such file."""
+
+    nodes: int | None = None
+    events: int | None = None
+
+    def words(self) -> str:
+        """For the closing line."""
+        numbers = ((self.nodes, "node"), (self.events, "node event"))
+        return "".join(f", {count(n, what)}" for n, what in numbers if n is not None)
 
 
 UNNAMED = "cluster"  # in a dump that doesn't name its cluster, into a history that has none yet or several
@@ -108,17 +136,15 @@ def stand_in(settings: Any) -> None:
         say(f"dispatch isn't heard of: excluded nodes of {report.applied} waiting jobs brought up to date in its place", err=True)
 
 
-def renew_suspects(settings: Any, stores: collecting.Stores) -> None:
-    """Suspects into the published scores. What was collected is kept all the same when that fails."""
+def renew_suspects(settings: Any, stores: collecting.Stores) -> list[str]:
+    """Suspects into the published scores; returns them. What was collected is kept all the same when that fails."""
     from . import renew  # noqa: PLC0415 - numpy and scipy, which a collect needs for nothing else
 
     try:
-        found = renew.renew(stores[""].db, stores.default, settings)
+        return list(renew.renew(stores[""].db, stores.default, settings))
     except WorkhorseError as err:
         say(f"workhorse: {err}", err=True)
-        return
-    if found:
-        say(f"suspects, left out for an hour: {fold(found)}")
+        return []
 
 
 def write_metrics(settings: Any) -> None:
@@ -135,12 +161,12 @@ def write_metrics(settings: Any) -> None:
         say(f"workhorse: {err}", err=True)
 
 
-def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, beside: str = "") -> str:
+def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, beside: Read) -> str:
     """What a run did, in one line. beside: what else was read."""
     names = one_line(", ".join(sorted(stores.all))) or stores.default
     line = (
         f"cluster {names}: {count(counts.attempts, 'attempt')} read, {counts.new:,} new, {counts.changed:,} changed,"
-        f" {count(counts.tasks, 'task')} written{beside} in {seconds:.1f} s"
+        f" {count(counts.tasks, 'task')} written{beside.words()} in {seconds:.1f} s"
     )
     if counts.rejected:
         line += f"; {count(counts.rejected, 'row')} set aside, see the table rejects (first: {one_line(stores.reason)})"
@@ -243,8 +269,8 @@ def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given
     return Given(path, text.header, text.rows(rejects.append), rejects, zone, beside, text.private)
 
 
-def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, str]:
-    """Collect from a dump, with inventory and events from files or none; in words what these held."""
+def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, Read]:
+    """Collect from a dump, with inventory and events from files or none; and how much these held."""
     path = given.path
     stores.default = stores.default or stores.only or UNNAMED
     rows = progress.counted("dump", given.rows)
@@ -252,9 +278,9 @@ def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, str]:
     counts += collecting.keep_rejects(stores, path, given.rejects)
     if not counts.attempts and not counts.rejected:
         say(f"workhorse: {path}: no rows: nothing was read", err=True)
-    words = _add_files(stores, given.beside)
+    beside = _add_files(stores, given.beside)
     _tell_of_the_future(stores)
-    return counts, words
+    return counts, beside
 
 
 def _tell_of_the_future(stores: collecting.Stores) -> None:
@@ -301,8 +327,8 @@ def _read_files(settings: Any, options: dict[str, Any], zone: convert.Times) -> 
     return specs, found
 
 
-def _add_files(stores: collecting.Stores, beside: Beside) -> str:
-    """Keep what came beside the dump; nodes without inventory get the size that their tasks show. Returns what to say."""
+def _add_files(stores: collecting.Stores, beside: Beside) -> Read:
+    """Keep what came beside the dump; nodes without inventory get the size that their tasks show."""
     specs, found = beside
     named = list(stores.all.values()) or [stores[""]]
     if (specs is not None or found is not None) and len(named) > 1:
@@ -313,5 +339,4 @@ def _add_files(stores: collecting.Stores, beside: Beside) -> str:
         events.save(named[0], found)
     for store in named:
         nodes.infer(store)
-    words = "" if specs is None else f", {count(len(specs), 'node')}"
-    return words if found is None else f"{words}, {count(len(found), 'node event')}"
+    return Read(*[None if kept is None else len(kept) for kept in (specs, found)])

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from slurm_hook.terminal import count
+from slurm_hook.terminal import count, json_option, tell
 
 from . import collect as collecting
 from . import maintenance, progress, times
@@ -23,8 +23,9 @@ def db() -> None:
 @db.command()
 @click.option("--keep-days", type=click.IntRange(1, 36500), help="default: [history] keep_days")
 @click.option("--db", "db_path", type=click.Path(), help="history database; default: [history] path")
+@json_option
 @click.pass_context
-def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> None:
+def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None, as_json: bool) -> None:
     """Remove what is older than [history] keep_days and give the space back.
 
     Example: workhorse db vacuum --keep-days 200
@@ -40,8 +41,10 @@ def vacuum(ctx: click.Context, keep_days: int | None, db_path: str | None) -> No
             step("giving space back")
             maintenance.vacuum(database, path)
     after = os.path.getsize(path)
-    click.echo(
+    tell(
         f"{path}: {count(gone.attempts, 'attempt')}, {count(gone.events, 'event')}, {count(gone.rejects, 'reject')}"
         f" older than {days} days removed;"
-        f" {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
+        f" {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after",
+        {"path": path, "keep_days": days, **gone._asdict(), "bytes_before": before, "bytes_after": after},
+        as_json=as_json,
     )

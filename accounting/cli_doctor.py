@@ -15,7 +15,7 @@ import click
 from slurm_hook import installed
 from slurm_hook.config import DEFAULT_PATH, PATH_VARIABLE
 from slurm_hook.errors import UsageError
-from slurm_hook.terminal import one_line
+from slurm_hook.terminal import json_option, one_line
 
 from . import doctor_site, doctor_slurm
 from .doctor import OK, UNKNOWN, WORDS, Answer, Check, Host, run, verdict
@@ -47,7 +47,7 @@ def host_for(settings: Any, error: str, path: str | None, role: str | None) -> H
 @click.option("--check", "names", multiple=True, metavar="NAME", help="only this check (again for more); --list names them")
 @click.option("--role", type=click.Choice(["controller", "login"]), help="look at this host as one; default: as installed")
 @click.option("--list", "listing", is_flag=True, help="list the checks and what they mean")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.option("-q", "--quiet", is_flag=True, help="only what is wrong, and the verdict")
 @click.pass_context
 def doctor(ctx: click.Context, names: Sequence[str], role: str | None, listing: bool, **form: bool) -> None:

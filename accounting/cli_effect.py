@@ -11,7 +11,7 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import InputError, SlurmError
-from slurm_hook.terminal import count
+from slurm_hook.terminal import count, json_option
 
 from . import effect as effects
 from . import progress, times, treatment
@@ -25,7 +25,7 @@ DAYS = 28
 @click.option("-S", "--starttime", default=f"now-{DAYS}days", show_default=True, help="jobs from here on, as in sacct")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.pass_context
 def effect(ctx: click.Context, starttime: str, cluster: str | None, db: str | None, as_json: bool) -> None:
     """Compare steered jobs with the control group: failures, lost node-hours and waiting, with 95 % intervals.

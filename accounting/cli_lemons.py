@@ -14,7 +14,7 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
 from slurm_hook.explain import check_single
 from slurm_hook.snapshot import WHILE_MARKED
-from slurm_hook.terminal import count, one_line, say
+from slurm_hook.terminal import count, json_option, one_line, say
 
 from . import progress, times
 from .attribution import Attribution, attribute
@@ -48,7 +48,7 @@ def days(text: str) -> float:
 
 def _source(command: Any) -> Any:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="print JSON"),
+        json_option,
         click.option("--as-of", help="as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …"),
         click.option("-M", "--cluster", help="cluster; default: the only one of the history"),
         click.option("--db", type=click.Path(), help="history database; default: [history] path"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import getpass
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from slurm_hook.errors import UsageError
-from slurm_hook.terminal import count, one_line, say
+from slurm_hook.terminal import count, json_option, one_line, tell
 
 from . import collect as collecting
 from . import convert, dump, events, progress, times
@@ -34,6 +34,7 @@ NODE_MARKS = ("repaired", "bad", "ignore")
 @click.option("--list", "as_list", is_flag=True, help="show all marks")
 @click.option("-M", "--cluster", help="cluster; default: the only one of the database")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@json_option
 @click.pass_context
 def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str | None, as_list: bool, **options: Any) -> None:
     """Tell what accounting can't know.
@@ -55,17 +56,42 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
     path = database_path(ctx, options["db"])
     if as_list:
         reading = connect_to_read(path)
-        lines = marks_told(reading, the_cluster(reading, path, options["cluster"]))
-        say("\n".join(map(one_line, lines)) if lines else "no marks")
+        cluster = the_cluster(reading, path, options["cluster"])
+        found = all_marks(reading, cluster)
+        values = {"cluster": cluster, "marks": [one._asdict() for one in found]}
+        tell("\n".join(one_line(one.words()) for one in found) or "no marks", values, as_json=options["as_json"])
         return
     db = connect(path, create=False)
     with collecting.one_at_a_time(path):
         store = Store(db, path, the_cluster(db, path, options["cluster"]))
         if job is not None:
             name = node if mark_name is None else mark_name
-            say(unmark_job(store, job, name) if options["undo"] else mark_job(store, job, name, options["note"]))
+            told = unmark_job(store, job, name) if options["undo"] else mark_job(store, job, name, options["note"])
         else:
-            say(unmark_node(store, node, mark_name) if options["undo"] else mark_node(store, node, mark_name, options))
+            told = unmark_node(store, node, mark_name) if options["undo"] else mark_node(store, node, mark_name, options)
+    tell(*told, as_json=options["as_json"])
+
+
+Told = tuple[str, dict[str, Any]]  # the closing line and its values
+
+
+class Mark(NamedTuple):
+    """One mark; times in epoch seconds."""
+
+    node: str | None
+    job: str | None
+    mark: str
+    start: int
+    end: int | None
+    who: str
+    note: str
+
+    def words(self) -> str:
+        """A line of --list."""
+        what = f"job {self.job}" if self.node is None else f"node {self.node}"
+        until = f" to {convert.utc(self.end)}" if self.end else ""
+        note = f": {self.note}" if self.note else ""
+        return f"{what} {self.mark}, {convert.utc(self.start)}{until}, by {self.who}{note}"
 
 
 def _nodes_of(store: Store, node: str | None, name: str | None) -> tuple[str, ...]:
@@ -84,7 +110,7 @@ def _nodes_of(store: Store, node: str | None, name: str | None) -> tuple[str, ..
     return names
 
 
-def mark_node(store: Store, node: str | None, name: str | None, options: dict[str, Any]) -> str:
+def mark_node(store: Store, node: str | None, name: str | None, options: dict[str, Any]) -> Told:
     """Keep a mark of nodes; returns what to say. Raises UsageError."""
     names = _nodes_of(store, node, name)
     now = int(time.time())
@@ -100,10 +126,12 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
     events.save(store, made)
     later = "" if start <= now else f" from {convert.utc(start)} on"
     known_by = "collect or score" if name == "bad" else "score"
-    return f"cluster {store.cluster}: node {node} marked {name}{later}; published scores know it from the next {known_by} on"
+    words = f"cluster {store.cluster}: node {node} marked {name}{later}; published scores know it from the next {known_by} on"
+    about = {"cluster": store.cluster, "nodes": list(names), "mark": name, "holds": True}
+    return words, {**about, "start": start, "end": end, "note": options["note"]}
 
 
-def unmark_node(store: Store, node: str | None, name: str | None) -> str:
+def unmark_node(store: Store, node: str | None, name: str | None) -> Told:
     """Take the last such mark off each of the nodes; returns what to say. Raises UsageError where one has none."""
     names = _nodes_of(store, node, name)
     last = "SELECT max(e.id) FROM node_events e JOIN nodes n ON n.id = e.node_id WHERE n.cluster_id = ? AND n.name = ?"
@@ -115,10 +143,11 @@ def unmark_node(store: Store, node: str | None, name: str | None) -> str:
             if found[0] is None:
                 raise UsageError(f"node {one!r} has no mark {name}; see workhorse mark --list")
             store.conn.execute("DELETE FROM node_events WHERE id = ?", found)
-    return f"cluster {store.cluster}: node {node} no longer marked {name}"
+    words = f"cluster {store.cluster}: node {node} no longer marked {name}"
+    return words, {"cluster": store.cluster, "nodes": list(names), "mark": name, "holds": False}
 
 
-def unmark_job(store: Store, job: str, name: str | None) -> str:
+def unmark_job(store: Store, job: str, name: str | None) -> Told:
     """Take the mark off a job; returns what to say. Raises UsageError where it has none."""
     which = "SELECT job_id, submit FROM attempts WHERE cluster_id = :cluster AND label = :label"
     with transaction(store.conn, store.path):
@@ -128,27 +157,27 @@ def unmark_job(store: Store, job: str, name: str | None) -> str:
         )
         if not gone.rowcount:
             raise UsageError(f"job {job!r} has no mark {name}; see workhorse mark --list")
-    return f"cluster {store.cluster}: job {job} no longer marked {name}"
+    words = f"cluster {store.cluster}: job {job} no longer marked {name}"
+    return words, {"cluster": store.cluster, "job": job, "mark": name, "holds": False}
 
 
-def marks_told(db: Any, cluster: str) -> list[str]:
-    """All marks in words, earliest first."""
+def all_marks(db: Any, cluster: str) -> list[Mark]:
+    """All marks, earliest first."""
     rows = db.execute(
-        "SELECT e.start, 'node ' || n.name, e.kind, e.end, e.who, e.reason FROM node_events e JOIN nodes n ON n.id = e.node_id"
+        "SELECT e.start, 0, n.name, e.kind, e.end, e.who, e.reason FROM node_events e JOIN nodes n ON n.id = e.node_id"
         " JOIN clusters c ON c.id = n.cluster_id WHERE c.name = :cluster AND e.source = :source UNION ALL"
-        " SELECT m.made, 'job ' || coalesce(a.label, m.job_id), m.mark, NULL, m.who, m.note FROM job_marks m"
+        " SELECT m.made, 1, coalesce(a.label, m.job_id), m.mark, NULL, m.who, m.note FROM job_marks m"
         " JOIN clusters c ON c.id = m.cluster_id LEFT JOIN attempts a USING (cluster_id, job_id, submit)"
-        " WHERE c.name = :cluster ORDER BY 1, 2",
+        " WHERE c.name = :cluster ORDER BY 1, 2 DESC, 3",
         {"cluster": cluster, "source": SOURCE},
     )
     return [
-        f"{what} {kind}, {convert.utc(start)}{f' to {convert.utc(end)}' if end else ''}, by {loaded_text(who)}"
-        + (f": {loaded_text(note)}" if note else "")
-        for start, what, kind, end, who, note in rows
+        Mark(None if of_job else str(what), str(what) if of_job else None, kind, start, end, loaded_text(who), loaded_text(note))
+        for start, of_job, what, kind, end, who, note in rows
     ]
 
 
-def mark_job(store: Store, job: str, name: str | None, note: str) -> str:
+def mark_job(store: Store, job: str, name: str | None, note: str) -> Told:
     """Keep a mark of a job's last attempt; returns what to say. Raises UsageError."""
     if name != "wrong":
         raise UsageError("a job can only be marked wrong: workhorse mark --job ID wrong")
@@ -163,15 +192,17 @@ def mark_job(store: Store, job: str, name: str | None, note: str) -> str:
             "INSERT OR REPLACE INTO job_marks (cluster_id, job_id, submit, mark, note, who, made) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (store.cluster_id, *found, name, stored_text(note), getpass.getuser(), int(time.time())),
         )
-    return f"cluster {store.cluster}: job {job} marked {name}"
+    words = f"cluster {store.cluster}: job {job} marked {name}"
+    return words, {"cluster": store.cluster, "job": job, "mark": name, "holds": True, "note": note}
 
 
 @click.command("import")
 @click.argument("file", type=click.Path())
 @click.option("-M", "--cluster", help="cluster; default: the only one of the database")
 @click.option("--db", type=click.Path(), help="history database; default: [history] path")
+@json_option
 @click.pass_context
-def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | None) -> None:
+def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | None, as_json: bool) -> None:
     """Read node events from a file (- is stdin): one JSON object a line with node, time, kind, source, perhaps end, reason.
 
     Exit code 3: some lines could not be understood; they are in the table `rejects`.
@@ -190,6 +221,7 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
     aside = f"; {count(rejected, 'line')} set aside, see the table rejects (first: {rejects[0].reason})" if rejected else ""
-    say(one_line(f"cluster {store.cluster}: {count(kept, 'event')} read{aside}"))
+    values = {"cluster": store.cluster, "events": kept, "rejected": rejected, "reason": rejects[0].reason if rejected else None}
+    tell(one_line(f"cluster {store.cluster}: {count(kept, 'event')} read{aside}"), values, as_json=as_json)
     if rejected:
         ctx.exit(3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slurm_hook.terminal import count, say
+from slurm_hook.terminal import count, json_option, tell
 
 from . import cli_effect, decisions, progress, report_html, times
 from . import report as reporting
@@ -22,8 +22,9 @@ from .store import connect_to_read, the_cluster
 @click.option("--as-of", help="report as of this moment instead of now, as in sacct: now-7days, 2026-01-31, …")
 @click.option("--days", type=click.IntRange(1, 90), default=7, show_default=True, help="decisions of how many days")
 @click.option("--log", "log_path", type=click.Path(), help="log of decisions; default: workhorse's own log file or the journal")
+@json_option
 @click.pass_context
-def report(ctx: click.Context, output: str, db: str | None, cluster: str | None, **options: Any) -> None:
+def report(ctx: click.Context, output: str, db: str | None, cluster: str | None, as_json: bool, **options: Any) -> None:
     """Write one HTML file about the cluster: nodes, worst nodes with their history, who broke what, decisions.
 
     It holds names of users and jobs, so only its owner may read it; it needs no network and runs no scripts.
@@ -43,4 +44,5 @@ def report(ctx: click.Context, output: str, db: str | None, cluster: str | None,
         report_html.write(output, report_html.render(found))
     o, decided = found.overview, sum(found.routes.values())
     numbers = (o.nodes, "node"), (o.lemons, "lemon"), (o.failures, "failure"), (decided, "decision")
-    say(", ".join([f"{output}: cluster {o.cluster}", *[count(n, what) for n, what in numbers]]))
+    words = ", ".join([f"{output}: cluster {o.cluster}", *[count(n, what) for n, what in numbers]])
+    tell(words, {"path": output, "cluster": o.cluster, **{f"{what}s": n for n, what in numbers}}, as_json=as_json)

@@ -9,11 +9,12 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.table import print_nodes
-from slurm_hook.terminal import count, say
+from slurm_hook.terminal import count, json_option, say, tell
 
+from . import cli as collecting
 from . import progress, times
 from . import refresh as refreshing
-from .cli import collect, database_path, write_metrics
+from .cli import database_path, write_metrics
 from .store import connect, connect_to_read, the_cluster
 
 _PATHS = [
@@ -33,13 +34,20 @@ def _settings(settings: Settings, method: str | None) -> Settings:
     return settings.replace(scoring__method=method) if method else settings
 
 
-def _closing(done: refreshing.Refreshed) -> str:
+def _values(done: refreshing.Refreshed) -> dict[str, Any]:
+    """What the closing line tells."""
     scores = done.scores
-    scored = sum(node.capability is not None for node in scores.nodes.values())
-    lemons = sum(node.lemon for node in scores.nodes.values())
-    line = (
-        f"cluster {scores.cluster}: {scored:,} of {len(scores.nodes):,} nodes scored ({scores.method}), {count(lemons, 'lemon')}"
-    )
+    return {
+        "cluster": scores.cluster, "scored": sum(node.capability is not None for node in scores.nodes.values()),
+        "nodes": len(scores.nodes), "method": scores.method, "lemons": sum(node.lemon for node in scores.nodes.values()),
+        "path": done.path or None,
+    }  # fmt: skip
+
+
+def _closing(done: refreshing.Refreshed) -> str:
+    v = _values(done)
+    scored = f"{v['scored']:,} of {v['nodes']:,} nodes scored ({v['method']})"
+    line = f"cluster {v['cluster']}: {scored}, {count(v['lemons'], 'lemon')}"
     return f"{line}; {done.path}" if done.path else line
 
 
@@ -74,24 +82,22 @@ def score(ctx: click.Context, db: str | None, cluster: str | None, method: str |
 
 @click.command()
 @_options
+@json_option
 @click.pass_context
-def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str | None) -> None:
+def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str | None, as_json: bool) -> None:
     """Collect what is new, score the nodes, publish: the nightly run.
 
     Example: workhorse refresh
     """
-    try:
-        ctx.invoke(collect, db=db, cluster=cluster)
-    except click.exceptions.Exit as exited:  # some rows were set aside: the others are worth a score
-        code = exited.exit_code
-    else:
-        code = 0
+    collected = collecting.run(ctx, {"db": db, "cluster": cluster}, quiet=as_json)
+    write_metrics(ctx.obj)
     path = database_path(ctx, db)
     database = connect(path, create=False)
     with progress.steps("score", refreshing.STEPS) as step:
         done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method), step=step)
     for note in done.notes:
         say(f"note: {note}", err=True)
-    say(_closing(done))
+    tell(_closing(done), {"collected": collected, **_values(done)}, as_json=as_json)
     write_metrics(ctx.obj)
-    ctx.exit(code)
+    if collected["rejected"]:  # some rows were set aside: the others are worth a score
+        ctx.exit(3)

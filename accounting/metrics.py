@@ -6,6 +6,7 @@ Names follow Prometheus' conventions: base units (seconds, bytes, ratio) as suff
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -61,6 +62,11 @@ class Metrics:
     def text(self) -> str:
         """The exposition format."""
         return generate_latest(self.registry).decode()
+
+    def values(self) -> list[dict[str, Any]]:
+        """The same as objects of name, labels and value; null for a value that is no finite number."""
+        samples = (sample for metric in self.registry.collect() for sample in metric.samples)
+        return [{"name": s.name, "labels": s.labels, "value": s.value if math.isfinite(s.value) else None} for s in samples]
 
     def fill_scores(self, scores: Scores, now: float) -> None:
         """What is known of the nodes."""

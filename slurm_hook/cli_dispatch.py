@@ -9,6 +9,7 @@ import click
 from . import passes, watching
 from .errors import UsageError, WorkhorseError
 from .light import TYPE_CHECKING
+from .terminal import json_option, say, tell
 
 if TYPE_CHECKING:
     from .config import Settings
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 @click.option("--watch", is_flag=True, help="a pass each [dispatch] period, until ended; else one pass")
 @click.option("--release", is_flag=True, help="take all our excludes off waiting jobs, and do nothing else")
 @click.option("-q", "--quiet", is_flag=True, help="say nothing but problems")
+@json_option
 @click.pass_obj
-def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool) -> None:
+def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool, as_json: bool) -> None:
     """Decide anew for stages that wait, and tell submissions the state of the cluster (live.json).
 
     Works in the modes avoid and steer; changes nothing but the excluded nodes of waiting jobs. Run it as the service
-    user, from the systemd timer or cron.
+    user, from the systemd timer or cron. With --json --watch: one object a line for each pass.
 
     Example: workhorse dispatch
     """
@@ -32,29 +34,35 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool) -> Non
         raise UsageError("--watch and --release exclude each other; leave one out")
     if release:
         report = passes.release(settings)
-        _tell(report, quiet)
+        _tell(report, quiet, as_json)
         if report.problems:
             raise WorkhorseError("some of our excludes could not be taken off (above); run it again")
     elif watch:
-        watching.watch(settings, lambda report: _tell(report, quiet))
+        watching.watch(settings, lambda report: _tell(report, quiet, as_json))
     else:
-        report = passes.one_pass(settings)
-        _tell(report, quiet)
-        if settings["steer.mode"] not in passes.STEERING and not quiet:
+        _tell(passes.one_pass(settings), quiet, as_json)
+        if settings["steer.mode"] not in passes.STEERING and not quiet and not as_json:
             click.echo(f"mode {settings['steer.mode']}: no excluded nodes are changed ([steer] mode avoid or steer does it)")
 
 
-def _tell(report: Report, quiet: bool) -> None:
+def _tell(report: Report, quiet: bool, as_json: bool = False) -> None:
     for problem in report.problems:
         click.echo(f"workhorse dispatch: {problem}", err=True)
     if not quiet:
         more = f" left={report.left}" if report.left else ""
-        click.echo(f"waiting={report.waiting} changed={report.applied} started_meanwhile={report.started}{more}")
+        words = f"waiting={report.waiting} changed={report.applied} started_meanwhile={report.started}{more}"
+        tell(words, _values(report), as_json=as_json)
+
+
+def _values(report: Report) -> dict[str, object]:
+    names = {"applied": "changed", "started": "started_meanwhile"}  # as the line has them
+    return {names.get(key, key): value for key, value in report._asdict().items()}
 
 
 @click.command()
+@json_option
 @click.pass_obj
-def disable(settings: Settings) -> None:
+def disable(settings: Settings, as_json: bool) -> None:
     """Switch submissions and dispatch off on this host, and take all our excludes off waiting jobs.
 
     Writes the file `disable` beside the settings file, which other hosts don't see: run it on each login node. Where no
@@ -64,28 +72,38 @@ def disable(settings: Settings) -> None:
     """
     path = passes.disable_path(settings)
     _write(path)
-    click.echo(f"{path} is written: submissions go through untouched from now on")
-    report = passes.release(settings)
+    values: dict[str, object] = {"path": path, "given_back": None}  # null: it could not be done
+    if not as_json:
+        say(f"{path} is written: submissions go through untouched from now on")
+    try:
+        report = passes.release(settings)
+    except WorkhorseError:
+        if as_json:
+            tell("", values, as_json=True)
+        raise
     _tell(report, quiet=True)
-    click.echo(f"jobs whose excluded nodes were given back: {report.applied}")
+    values["given_back"] = report.applied
+    tell(f"jobs whose excluded nodes were given back: {report.applied}", values, as_json=as_json)
 
 
 @click.command()
+@json_option
 @click.pass_obj
-def enable(settings: Settings) -> None:
+def enable(settings: Settings, as_json: bool) -> None:
     """Switch submissions and dispatch on again on this host.
 
     Example: workhorse enable
     """
-    path = passes.disable_path(settings)
+    path, mode = passes.disable_path(settings), settings["steer.mode"]
     try:
         os.unlink(path)
     except FileNotFoundError:
-        click.echo(f"{path} does not exist: nothing was disabled here")
+        was, words = False, f"{path} does not exist: nothing was disabled here"
     except OSError as err:
         raise UsageError(f"{path} can't be removed ({err.strerror}); run this as root") from err
     else:
-        click.echo(f"{path} is gone: mode {settings['steer.mode']} counts again")
+        was, words = True, f"{path} is gone: mode {mode} counts again"
+    tell(words, {"path": path, "was_disabled": was, "mode": mode}, as_json=as_json)
 
 
 def _write(path: str) -> None:

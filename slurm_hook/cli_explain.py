@@ -16,7 +16,7 @@ from .errors import InputError, SlurmError, SnapshotError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores, scores_from_json
-from .terminal import one_line
+from .terminal import json_option, one_line
 
 if TYPE_CHECKING:
     from typing import Any
@@ -34,7 +34,7 @@ UNENDED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQU
 @click.option("-M", "--cluster", help="cluster; default: the only one of the history")
 @click.option("--as-of", help="blame as known at this moment, as in sacct: now-7days, 2026-01-31, …")
 @click.option("--log", type=click.Path(readable=False), default=replay.LOG, show_default=True, help="syslog's file of workhorse")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.pass_context
 def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> None:
     """Tell why a job got its nodes and, where it failed, who broke it: a node, the job itself, or unknown.

@@ -11,12 +11,14 @@ from .config import Settings
 from .errors import WorkhorseError
 from .installed import trusted_uids
 from .snapshot import read_scores
+from .terminal import json_option, tell
 
 
 @click.command()
 @click.option("-o", "--output", "folder", type=click.Path(), help="folder to write the file into; default: print it")
+@json_option
 @click.pass_obj
-def hints(settings: Settings, folder: str | None) -> None:
+def hints(settings: Settings, folder: str | None, as_json: bool) -> None:
     """Print or write the hints by which the sbatch wrapper tells at a glance that a job isn't ours.
 
     They come from the published settings. A timer on each login node runs this every five minutes; without hints the
@@ -25,10 +27,18 @@ def hints(settings: Settings, folder: str | None) -> None:
     Example: workhorse hints -o /var/lib/workhorse/hints
     """
     known = Settings.from_mapping(read_scores(settings.publish.path, trusted_uids=trusted_uids()).settings)
-    text = hinting.text(known)
-    if folder is None:
+    text, path = hinting.text(known), None
+    if folder is not None:
+        path = os.path.join(folder, hinting.NAME)
+        _write(folder, known, text)
+    elif not as_json:
         click.echo(text, nl=False)
-        return
+    if as_json:
+        tell("", {"path": path, "hints": hinting.values(known)}, as_json=True)
+
+
+def _write(folder: str, known: Settings, text: str) -> None:
+    """Write the file where it says something else so far. Raises WorkhorseError."""
     try:
         with open(os.path.join(folder, hinting.NAME), encoding="utf-8") as file:
             if file.read() == text:

@@ -13,7 +13,7 @@ from .errors import HostlistError, UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .snapshot import read_scores
-from .terminal import one_line
+from .terminal import json_option, one_line
 
 if TYPE_CHECKING:
     from typing import Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--partition", help="only nodes of these partitions: llm,small")
 @click.option("--scores", "folder", type=click.Path(), help="folder of scores.json; default: [publish] path")
 @click.option("--long", "-l", "long", is_flag=True, help="say why each node has its score (with -w)")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
 @click.option("--noheader", is_flag=True, help="leave the header out")
 @click.option("-o", "--format", "columns", help=f"columns: {', '.join(name.lower() for name, _ in table.COLUMNS)}")

@@ -15,6 +15,7 @@ from .installed import trusted_uids
 from .light import TYPE_CHECKING
 from .replay import rank_words
 from .snapshot import read_scores_later
+from .terminal import json_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def real_sbatch(path: str) -> str:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.option("--sbatch", "sbatch", type=click.Path(), help="the real sbatch; default: the first binary of that name in PATH")
 @click.option("--scores", "folder", type=click.Path(), help="folder of the published files; default: [publish] path")
 @click.option("--mode", type=click.Choice(["observe", "avoid", "steer"]), help="judge as in this mode; default: the site's")

@@ -12,7 +12,7 @@ import click
 from . import jobs, queue, waiting
 from .errors import InputError, SlurmError, SnapshotError, UsageError
 from .light import TYPE_CHECKING
-from .terminal import one_line
+from .terminal import json_option, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ HISTORY_DAYS = 90
 @click.command(name="queue")
 @click.option("--pipeline", "name", help="the stages of this pipeline (a name, or the id of a job in its chain)")
 @click.option("-u", "--user", help="only this user's (root and the service user see everybody's)")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@json_option
 @click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
 @click.option("--noheader", is_flag=True, help="leave the header out")
 @click.pass_obj

@@ -6,6 +6,7 @@ import click
 
 from . import pipeline
 from .light import TYPE_CHECKING
+from .terminal import json_option, tell
 
 if TYPE_CHECKING:
     from .pipeline import Stage
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 @click.option("-n", "--dry-run", is_flag=True, help="check all, print the sbatch calls, submit nothing")
 @click.option("--sbatch", default="sbatch", show_default=True, help="the sbatch to call")
 @click.option("--parsable", is_flag=True, help="print stage|jobid only")
-def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool) -> None:
+@json_option
+def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool, as_json: bool) -> None:
     """Submit the stages of a pipeline manifest as jobs that wait for each other.
 
     All stages are checked first: unknown names, cycles and missing scripts are refused before anything is submitted. If
@@ -25,15 +27,19 @@ def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool) -> None:
     Example: workhorse submit pipeline.toml --dry-run
     """
     checked = pipeline.read(manifest)
+    rows: list[dict[str, object]] = []
     if dry_run:
-        for line in pipeline.plan_lines(checked):
-            click.echo(line)
-        return
+        for stage, line in zip(checked.stages, pipeline.plan_lines(checked)):
+            rows.append({"stage": stage.name, "after": dict(stage.after), "call": line})
+            if not as_json:
+                click.echo(line)
 
-    def tell(stage: Stage, job: int, marked: bool) -> None:
+    def submitted(stage: Stage, job: int, marked: bool) -> None:
         after = f" after {', '.join(stage.after)}" if stage.after else ""
         note = "" if marked else " (has a comment of its own, which stays: the pipeline's name isn't recorded)"
-        click.echo(f"{stage.name}|{job}" if parsable else f"{stage.name}: job {job}{after}{note}")
+        rows.append({"stage": stage.name, "after": dict(stage.after), "job": job, "marked": marked})
+        if not as_json:
+            click.echo(f"{stage.name}|{job}" if parsable else f"{stage.name}: job {job}{after}{note}")
         if pipeline.uncounted(stage, job):
             click.echo(
                 f"workhorse submit: stage {stage.name}: its demand was not turned into a node count (sbatch here isn't "
@@ -41,4 +47,7 @@ def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool) -> None:
                 err=True,
             )
 
-    pipeline.submit(checked, tell, sbatch)
+    if not dry_run:
+        pipeline.submit(checked, submitted, sbatch)
+    if as_json:
+        tell("", {"pipeline": checked.name, "dry_run": dry_run, "stages": rows}, as_json=True)

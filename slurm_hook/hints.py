@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 NAME = "hints"
 
 
-def text(settings: Settings) -> str:
-    """The file's content: one `key value` a line, `end` last. Raises ConfigError for a value that doesn't fit on a line."""
+def values(settings: Settings) -> dict[str, object]:
+    """What the file tells, by key. Raises ConfigError for a value that doesn't fit on a line."""
     rows = {
         "mode": settings["steer.mode"],
         "min_nodes": settings["match.min_nodes"],
@@ -30,7 +30,12 @@ def text(settings: Settings) -> str:
     for key, value in rows.items():
         if not str(value).isprintable():
             raise ConfigError(f"match.{key} = {value!r}: can't hold control characters")
-    return "".join(f"{key} {value}\n" for key, value in rows.items() if value != "") + "end\n"
+    return {key: value for key, value in rows.items() if value != ""}
+
+
+def text(settings: Settings) -> str:
+    """The file's content: one `key value` a line, `end` last. Raises as `values`."""
+    return "".join(f"{key} {value}\n" for key, value in values(settings).items()) + "end\n"
 
 
 def write(folder: str, settings: Settings) -> str:

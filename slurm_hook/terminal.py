@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import click
+
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON")  # every command has it
 
 
 def printable(text: str) -> str:
@@ -39,3 +44,14 @@ def say(text: str, *, err: bool = False) -> None:
         return
     with suppress(OSError):  # what is done is done all the same where nobody can be told
         click.echo(printable(text), err=True)
+
+
+def tell(words: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a command has done: its closing line, or the same values as one JSON object on a line.
+
+    Raises ValueError for a number that JSON has no word for, OSError where stdout can't be written.
+    """
+    if as_json:
+        click.echo(json.dumps(values, allow_nan=False))
+    else:
+        say(words)
