@@ -75,6 +75,7 @@ def test_secrets_stay_in_slurm(sandbox, tmp_path):
         wrapped.sbatch, "--parsable", "--mem=50", "--job-name=kept-name", *private, script, f"--password={SECRET}", env=env
     )
     assert '"by"' in logged.text, "the decision is logged"
+    assert "/bin/sbatch: line" not in logged.text, "this /dev has no fd, and the shim does without it"
     job = int(printed)
     sandbox.wait(job)
     since = int(time.time()) - 3600
