@@ -28,7 +28,7 @@ settings.load_profile("search" if SEARCH else "same")
 ROOT = Path(__file__).resolve().parents[1]
 # Files of tests/integration for the second of two test processes (`-n 2`), about half of the time; each has a
 # Slurm of its own. Files of one process run in their order.
-SECOND = ("readme_site", "sandbox", "scores_real", "site_real", "survives", "trace", "transparent", "units")
+SECOND = ("readme_site", "sandbox", "site_real", "survives", "trace", "transparent")
 _running: list[Sandbox] = []
 
 
