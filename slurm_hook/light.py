@@ -20,35 +20,23 @@ else:
         def _getter(index, doc):
             return property(itemgetter(index), doc=doc)
 
-    MANY = 16
-
     def _new(name, fields, defaults):
-        """A `__new__` that is compiled once it is called often: most records are few, and compiling costs more than they do."""
+        """A `__new__` as a NamedTuple's; positional arguments for all fields are the fast way."""
         known = dict(zip(fields[len(fields) - len(defaults) :], defaults))
-        calls = 0
+        count, make = len(fields), tuple.__new__
 
         def new(_cls, /, *given, **named):
-            nonlocal calls
-            calls += 1
+            if len(given) == count and not named:
+                return make(_cls, given)
             rest = fields[len(given) :]
-            if calls < MANY and len(given) + len(rest) == len(fields) and named.keys() <= set(rest):
-                missing = [field for field in rest if field not in named and field not in known]
-                if not missing:
-                    return tuple.__new__(_cls, (*given, *[named[f] if f in named else known[f] for f in rest]))
-            made = _compiled(name, fields, defaults)
-            if calls >= MANY:
-                _cls.__new__ = staticmethod(made)
-            return made(_cls, *given, **named)
+            missing = [field for field in rest if field not in named and field not in known]
+            unknown = [field for field in named if field not in rest]
+            if missing or unknown or len(given) > count:
+                raise TypeError(f"{name}({', '.join(fields)}): missing {missing}, unknown or twice {unknown}, {len(given)} given")
+            return make(_cls, (*given, *[named[field] if field in named else known[field] for field in rest]))
 
-        new.__qualname__ = f"{name}.__new__"
+        new.__name__, new.__qualname__ = "__new__", f"{name}.__new__"
         return new
-
-    def _compiled(name, fields, defaults):
-        arguments = ", ".join(fields)
-        made = eval(f"lambda _cls, {arguments}: _make(_cls, ({arguments},))", {"_make": tuple.__new__})  # noqa: S307
-        made.__defaults__ = tuple(defaults)
-        made.__name__, made.__qualname__ = "__new__", f"{name}.__new__"
-        return made
 
     def _replace(self, /, **changes):
         values = [changes.pop(field, value) for field, value in zip(self._fields, self)]
