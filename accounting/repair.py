@@ -67,6 +67,13 @@ class Fitter:
         takes = zip(self.free, self._loose, fields)
         return len(fields) == self.width and all(free or shape.fullmatch(text) for free, shape, text in takes)
 
+    def are_rows(self, rows: Sequence[Sequence[str]]) -> bool:
+        """The same of many at once, column by column: most of a column's texts are the same few."""
+        if any(len(row) != self.width for row in rows):
+            return False
+        columns = zip(self.free, self._loose, zip(*rows))
+        return all(free or all(map(shape.fullmatch, set(texts))) for free, shape, texts in columns)
+
     def fits(self, fields: Sequence[str], short: int | None = None) -> list[list[str]]:
         """The best ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text.
 
