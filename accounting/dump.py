@@ -104,8 +104,8 @@ class Dump:
 
     def _all_whole(self, rows: list[list[str]]) -> bool:
         """The same of many at once."""
-        if self.private and not self.fitter.are_rows(rows):
-            return False
+        if self.private:
+            return bool(rows) and self.fitter.tell_rows(rows) and self.fitter.is_row(rows[-1])
         width, at = self.fitter.width, self.id_at
         begins = [row[at][:1] for row in rows if len(row) == width]
         return (

@@ -17,7 +17,7 @@ FREE = frozenset(
      "container", "constraints", "reservation", "reqreservation", "licenses", "wckey", "mcslabel")
 )  # fmt: skip
 ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,:%.-]+\])|\+\d+)?(?:\.[^\n]+)?")
-_TIME = re.compile(r"(?:\d{1,12}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?|Unknown|None|)")
+_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:Z|[+-]\d\d:?\d\d)?|\d{1,12}|Unknown|None|)")
 _INTEGER = re.compile(r"\d*")
 _SPAN = re.compile(r"(?:\d+-)?[\d:]+(?:\.\d+)?|UNLIMITED|Partition_Limit|Unknown|INVALID|")
 _AMOUNT = re.compile(r"(?:-?\d+(?:\.\d+)?[KMGTP]?[nc?]?)?")
@@ -46,7 +46,13 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_INTEGER, "allocnodes nnodes ncpus alloccpus reqcpus reqnodes ntasks uid gid restarts dbindex associd priority qosraw"
                " wckeyid"),
 )  # fmt: skip
+_NEVER_EMPTY = ("jobidraw", "state", "submit", "start", "end")  # in no row of any Slurm
 _SHAPES = {name: shape for shape, names in _KINDS for name in names.split()}
+
+
+def _unlike(shape: re.Pattern[str]) -> re.Pattern[str]:
+    """What is found in lines that aren't all of a shape."""
+    return re.compile(f"^(?!(?:{shape.pattern})$)", re.MULTILINE)
 
 
 class Fitter:
@@ -60,6 +66,9 @@ class Fitter:
             self.free.append(False)
             self._shapes.append(_NOTHING)
         self._loose = [_WORDS if shape is _WORD else shape for shape in self._shapes]
+        id_at = next((i for i, n in enumerate(names) if n in ("jobidraw", "jobid")), None)
+        telling = [i for i, n in enumerate(names) if n in _NEVER_EMPTY or i == id_at] + [len(names)] * trailing
+        self._telling = [(at, _unlike(self._shapes[at])) for at in telling]
         self.width, self._delimiter = len(self.free), delimiter
 
     def is_row(self, fields: Sequence[str]) -> bool:
@@ -67,12 +76,16 @@ class Fitter:
         takes = zip(self.free, self._loose, fields)
         return len(fields) == self.width and all(free or shape.fullmatch(text) for free, shape, text in takes)
 
-    def are_rows(self, rows: Sequence[Sequence[str]]) -> bool:
-        """The same of many at once, column by column: most of a column's texts are the same few."""
-        if any(len(row) != self.width for row in rows):
+    def tell_rows(self, rows: Sequence[Sequence[str]]) -> bool:
+        """True when each of these lines, taken apart, has a field for each column and those that are never empty fit.
+
+        Text that spreads over lines leaves its pieces in the columns behind it on its first line and in those before it on
+        its last, so that each column looked at here has one on one of the two. The last of `rows` may be such a first line
+        whose end isn't among them: it needs a look by `is_row`.
+        """
+        if {*map(len, rows)} != {self.width}:
             return False
-        columns = zip(self.free, self._loose, zip(*rows))
-        return all(free or all(map(shape.fullmatch, set(texts))) for free, shape, texts in columns)
+        return not any(odd.search("\n".join({row[at] for row in rows})) for at, odd in self._telling)
 
     def fits(self, fields: Sequence[str], short: int | None = None) -> list[list[str]]:
         """The best ways (at most _MAX_FITS) to give each column one field, or several if it may hold free text.

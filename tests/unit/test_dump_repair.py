@@ -4,10 +4,11 @@ import io
 import json
 import secrets
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from accounting import collect, convert, dump, dump_json, store
@@ -248,10 +249,20 @@ ORDERS = (
 PIECES = st.sampled_from([SECRET, "|", "\n", "7", " ", "x", "COMPLETED", f"7.{SECRET}", "1000", "n1", ""])
 
 
+FIRST_OF_TWO = f"a|COMPLETED|{SECRET} y|1000\n|x"  # both of its lines have as many fields as the header
+
+
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(header=st.sampled_from(ORDERS), lines=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=3))
-def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, lines):
-    """A command line with delimiters and line breaks spreads over other columns: neither rows nor rejects show it."""
+@example(header=ORDERS[0], block=56, lines=[FIRST_OF_TWO])
+@example(header=ORDERS[0], block=1 << 18, lines=["", FIRST_OF_TWO, ""])
+@given(
+    header=st.sampled_from(ORDERS),
+    block=st.sampled_from([8, 40, 1 << 18]),
+    lines=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=3),
+)
+def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, block, lines):
+    """A command line with delimiters and line breaks spreads over other columns: neither rows nor rejects show it, however
+    much is read at once."""
     kept = {"JobName": "train", "State": "COMPLETED", "NodeList": "n1", "Submit": "1000", "User": "u"}
     rows = []
     for number, line in enumerate(lines, 1):
@@ -260,7 +271,7 @@ def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, lines):
     path, history = tmp_path / "dump", str(tmp_path / f"{secrets.token_hex(8)}.db")
     path.write_text("\n".join([header, *rows]) + "\n")
     stores = collect.Stores(store.connect(history), history, "c")
-    with dump.open_dump(str(path)) as file:
+    with dump.open_dump(str(path)) as file, mock.patch.object(dump, "_BLOCK", block):
         rejects = []
         text = dump.Dump(file)
         how = {"source": "d", "times": convert.Times(), "private": text.private}
