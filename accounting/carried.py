@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .settled import writing
+from .store import transaction
 from .stretches import Stretches, none, pack, unpack
 
 KEEP = 30 * 86400.0
@@ -25,7 +25,7 @@ def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
 
 def keep_threshold(db: Any, cluster: str, method: str, as_of: float, value: float) -> None:
     """Remember a threshold just found, in a transaction of its own."""
-    with writing(db):
+    with transaction(db.conn):
         db.execute(
             "INSERT OR REPLACE INTO carried SELECT id, ?, ?, ? FROM clusters WHERE name = ?",
             (f"heavy_threshold/{method}", value, int(as_of), cluster),
@@ -43,5 +43,5 @@ def past(db: Any, cluster: str) -> Stretches:
 def keep_past(db: Any, cluster: str, rows: Stretches) -> None:
     """Leave these to the next run, in a transaction of its own."""
     data = pack(rows)
-    with writing(db):
+    with transaction(db.conn):
         db.execute("INSERT OR REPLACE INTO stretches SELECT id, ? FROM clusters WHERE name = ?", (data, cluster))

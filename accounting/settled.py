@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .schema import BLOCK_BITS
+from .store import transaction
 
 _FETCHED = 65_536
 _AT_ONCE = 16  # blocks settled in one transaction: a collector waits for less than a second
@@ -64,12 +64,12 @@ def settle(db: Any, window: Window) -> int:
     blocks = set(_blocks(db, window))
     newest = (db.execute("SELECT coalesce(max(id), 0) FROM attempts").fetchone()[0] + 1) >> BLOCK_BITS
     kept = _kept(db, window.cluster_id)
-    with writing(db):
+    with transaction(db.conn):
         gone = [(window.cluster_id, number) for number in kept - blocks]
         db.conn.executemany("DELETE FROM settled WHERE cluster_id = ? AND block = ?", gone)
     missing = sorted(number for number in blocks - kept if number < newest)
     for at in range(0, len(missing), _AT_ONCE):
-        with writing(db):
+        with transaction(db.conn):
             for number in missing[at : at + _AT_ONCE]:
                 rows = _from_rows(db, window._replace(start=-np.inf, as_of=np.inf), number, number)
                 db.execute("INSERT OR REPLACE INTO settled VALUES (?, ?, ?)", (window.cluster_id, number, _packed(rows)))
@@ -78,20 +78,8 @@ def settle(db: Any, window: Window) -> int:
 
 def forget(db: Any, cluster_id: int) -> None:
     """Drop what is kept of a cluster."""
-    with writing(db):
+    with transaction(db.conn):
         db.execute("DELETE FROM settled WHERE cluster_id = ?", (cluster_id,))
-
-
-@contextmanager
-def writing(db: Any) -> Iterator[None]:
-    """A write transaction: all or nothing."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
 
 
 def _blocks(db: Any, window: Window) -> list[int]:

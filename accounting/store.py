@@ -141,8 +141,8 @@ def _make_private(path: str) -> None:
 
 
 @contextmanager
-def transaction(conn: sqlite3.Connection, path: str) -> Iterator[None]:
-    """All or nothing; SQLite's errors become StoreError."""
+def transaction(conn: sqlite3.Connection, path: str = "") -> Iterator[None]:
+    """All or nothing; SQLite's errors become StoreError, which names the file (as `path` where the user named it)."""
     try:
         conn.execute("BEGIN IMMEDIATE")
         try:
@@ -153,7 +153,7 @@ def transaction(conn: sqlite3.Connection, path: str) -> Iterator[None]:
                 conn.execute("ROLLBACK")
             raise
     except sqlite3.Error as err:
-        raise StoreError(explain(path, err)) from err
+        raise StoreError(explain(path or conn.execute("PRAGMA database_list").fetchone()[2], err)) from err
 
 
 class Counts(NamedTuple):

@@ -1,5 +1,6 @@
 """What earlier runs left gives what reading everything anew gives, whatever happens to the history in between."""
 
+import sqlite3
 from dataclasses import fields
 
 import numpy as np
@@ -11,6 +12,7 @@ from accounting import carried, events, maintenance, nodes, refresh, settled
 from accounting.history import load_history, window_of
 from accounting.schema import BLOCK_BITS
 from slurm_hook.config import Settings
+from slurm_hook.errors import StoreError
 from tests.accounting_rows import put, row, stores
 
 DAY = 86_400
@@ -219,3 +221,16 @@ def test_a_night_gives_the_same_scores_with_and_without_what_was_left(tmp_path):
     assert len(before[0]) > 50 and before[1] > 10
     refresh.run(store.db, "c", chosen, as_of=at + DAY, full=True)
     assert (block(made), len(carried.past(store.db, "c"))) == before
+
+
+def test_a_history_that_another_program_holds_is_named(tmp_path):
+    made = stores(tmp_path / "h.db")
+    put(made, row(1))
+    held = sqlite3.connect(tmp_path / "h.db", isolation_level=None)
+    held.execute("BEGIN IMMEDIATE")
+    db = made["c"].db
+    db.execute("PRAGMA busy_timeout = 0")
+    for write in (lambda: settled.forget(db, 1), lambda: carried.keep_threshold(db, "c", "published", 1.0, 2.0)):
+        with pytest.raises(StoreError, match=r"h\.db: locked by another program"):
+            write()
+    held.close()
