@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import records
+from .members import Key, Members, Old
 from .store import Counts, Store, stored_text, transaction
 
 CHUNK = 4000  # attempts a transaction
@@ -37,15 +38,15 @@ _UPSERT = f"{_INSERT} ON CONFLICT (id) DO UPDATE SET {', '.join(f'{c} = excluded
 _INSERT_TASK = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_STEP = f"INSERT OR REPLACE INTO steps VALUES ({', '.join('?' * 15)})"  # noqa: S608
 
-Key = tuple[int, int]  # job id, submit
-
 
 class _Pending(NamedTuple):
-    """An attempt to be written. `old`: its id where the database has an older record of it."""
+    """An attempt to be written. `old`: its id where the database has an older record of it; `stand_in`: id of that without
+    Slurm's own number, where there is one."""
 
     old: int | None
     digest: bytes
     attempt: records.Attempt
+    stand_in: int | None = None
 
 
 class Writer:
@@ -54,27 +55,50 @@ class Writer:
     def __init__(self, store: Store, reader: records.Reader, reject: Callable[[records.Reject], None]) -> None:
         self._store, self._reader, self._reject = store, reader, reject
         self._pending: dict[Key, _Pending] = {}
+        self._members = Members(store)
         self.counts = Counts()
 
     def add(self, groups: Sequence[records.Group]) -> None:
         """Take groups. What the database has as it is isn't even converted; of an attempt told twice the last counts."""
         unique = {(g.job_id, g.submit): g for g in groups}
-        known = self._known(unique)
-        for key, group in unique.items():
-            old, digest = known.get(key, (None, None))
-            if digest == group.digest:
-                self._pending.pop(key, None)
-                continue
-            try:
-                self._pending[key] = _Pending(old, group.digest, self._reader.attempt(group))
-            except ValueError as err:
-                self._reject(records.Reject(str(err), records.kept_text(group.job)))
+        if self._members.some or min(unique)[0] < 0:
+            self._add_members(unique)
+        else:
+            self._take(unique, self._known(unique))
         self.counts += Counts(len(unique))
         if len(self._pending) >= CHUNK:
             self.finish()
 
+    def _add_members(self, unique: Mapping[Key, records.Group]) -> None:
+        """The same where Slurm's own number of some member of an array or het job isn't known."""
+        members = self._members
+        if not members.some:  # of what is pending so far nobody noted the names
+            self.finish()
+            members.some = True
+        if members.once(unique):
+            self._take(*members.found(unique, self._known(unique)))
+            if members.remembered >= 4 * CHUNK:  # a dump whose rows are all known would fill the memory with their names
+                self.finish()
+            return
+        self.finish()
+        for key, group in unique.items():  # each finds what was told before it
+            self._take(*members.found({key: group}, self._known({key: group})))
+            self.finish()
+
+    def _take(self, unique: Mapping[Key, records.Group], known: Mapping[Key, Old]) -> None:
+        for key, group in unique.items():
+            old, digest, stand_in = known.get(key, (None, None, None))
+            if digest == group.digest and stand_in is None:
+                self._pending.pop(key, None)
+                continue
+            try:
+                self._pending[key] = _Pending(old, group.digest, self._reader.attempt(group), stand_in)
+            except ValueError as err:
+                self._reject(records.Reject(str(err), records.kept_text(group.job)))
+
     def finish(self) -> None:
         """Write what is pending, in one transaction."""
+        self._members.written()
         if not self._pending:
             return
         pending, self._pending = list(self._pending.values()), {}
@@ -92,8 +116,10 @@ class Writer:
         others: list[Any] = []
         tasks: list[Any] = []
         steps: list[Any] = []
-        changed = [(old,) for old, _, _ in pending if old is not None]
-        for old, digest, attempt in pending:
+        changed = [(p.old,) for p in pending if p.old is not None]
+        for old, digest, attempt, stand_in in pending:
+            if stand_in is not None and old is not None:
+                self._members.replace(stand_in, old, attempt)
             number = old
             if number is None:
                 number, next_id = next_id, next_id + 1
@@ -127,8 +153,8 @@ class Writer:
         conn.execute(update.format("attempt_id >= ?"), (first_new,))  # +: by key, not over the index of all nodes
         conn.executemany(update.format("attempt_id = ?"), changed)
 
-    def _known(self, unique: Mapping[Key, records.Group]) -> dict[Key, tuple[int, bytes]]:
-        """Attempts of these that are there: key → id, digest. One range query where the numbers lie close."""
+    def _known(self, unique: Mapping[Key, records.Group]) -> dict[Key, tuple[int, bytes, None]]:
+        """Attempts of these that are there: key → id, digest (and no stand-in). One range query where the numbers lie close."""
         conn, cluster = self._store.conn, self._store.cluster_id
         low, high = min(unique)[0], max(unique)[0]
         sql = "SELECT job_id, submit, id, digest FROM attempts WHERE cluster_id = ? AND "
@@ -136,7 +162,7 @@ class Writer:
             rows = conn.execute(sql + "job_id BETWEEN ? AND ?", (cluster, low, high)).fetchall()
         else:
             rows = [r for key in unique for r in conn.execute(sql + "job_id = ? AND submit = ?", (cluster, *key))]
-        return {(job, submit): (number, digest) for job, submit, number, digest in rows}
+        return {(job, submit): (number, digest, None) for job, submit, number, digest in rows}
 
     def _rows(
         self, attempt_id: int, digest: bytes, a: records.Attempt, tasks: list[Any], steps: list[Any]

@@ -68,7 +68,7 @@ STEP_FIELDS = (
     "NodeList",
     "JobName",
 )
-_RAW, _SUBMIT, _CLUSTER = (FIELD_NAMES.index(n) for n in ("JobIDRaw", "Submit", "Cluster"))
+_RAW, _LABEL, _SUBMIT, _CLUSTER = (FIELD_NAMES.index(n) for n in ("JobIDRaw", "JobID", "Submit", "Cluster"))
 
 # states in which an attempt can still change; any other word ends it
 OPEN_STATES = frozenset(
@@ -173,6 +173,11 @@ class Group(NamedTuple):
     def cluster(self) -> str:
         """As the row names it; empty where it doesn't."""
         return self.job[_CLUSTER]
+
+    @property
+    def label(self) -> str:
+        """The job as people see it."""
+        return self.job[_LABEL] or self.job[_RAW]
 
 
 class Reject(NamedTuple):
@@ -386,6 +391,17 @@ def raw_id(text: str) -> int:
     if shown.het_offset is not None:
         return -((shown.job << 23) + (1 << 22) + shown.het_offset)
     return shown.job
+
+
+def stand_in(label: str) -> int | None:
+    """The number that a member of an array or het job has where Slurm's own isn't known. None for any other job."""
+    if label.isdigit():
+        return None
+    try:
+        number = raw_id(label)
+    except ValueError:
+        return None
+    return number if number < 0 else None
 
 
 def digest(text: str) -> bytes:

@@ -237,7 +237,29 @@ def m005_stretches(db: Any) -> None:
     db.execute("CREATE INDEX attempts_failed ON attempts (id) WHERE failed_node IS NOT NULL")
 
 
-MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled, m005_stretches)
+def m006_members(db: Any) -> None:
+    """Members of arrays and het jobs that are there twice, under Slurm's own number and under one made of their JobID: once.
+
+    What ended stays rather than what may still run, else what has Slurm's number.
+    """
+    twice = db.execute(
+        "SELECT n.id, n.is_open, p.id, p.is_open, p.job_id, c.id, n.job_id, n.submit FROM clusters c JOIN attempts n"
+        " ON n.cluster_id = c.id AND n.job_id < 0 JOIN attempts p ON p.cluster_id = c.id AND p.label = n.label"
+        " AND p.submit = n.submit AND p.job_id > 0"
+    ).fetchall()
+    for unnumbered, may_run, numbered, may_run_too, number, *key in twice:
+        better = may_run_too and not may_run
+        gone = numbered if better else unnumbered
+        for table, column in (("tasks", "attempt_id"), ("steps", "attempt_id"), ("attempts", "id")):
+            db.execute(f"DELETE FROM {table} WHERE {column} = ?", (gone,))  # noqa: S608
+        if better:
+            db.execute("UPDATE attempts SET job_id = ?, flags = flags & ~4 WHERE id = ?", (number, unnumbered))
+        db.execute(
+            "UPDATE OR REPLACE job_marks SET job_id = ? WHERE cluster_id = ? AND job_id = ? AND submit = ?", (number, *key)
+        )
+
+
+MIGRATIONS = (m001_tables, m002_views, m003_carried, m004_settled, m005_stretches, m006_members)
 
 
 def migrate(db: Any) -> list[str]:

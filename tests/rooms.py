@@ -14,7 +14,11 @@ MARKS = ("<!-- rooms -->\n", "<!-- /rooms -->\n")
 # In the order in which data goes through: each module stands in one room.
 ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "Slurm's accounting → rows", "sacct events nodes source pyslurm_source dump repair dump_json times"),
-    ("accounting", "Rows → attempts and tasks → SQLite", "records convert collect store bulk schema sqlite_words maintenance"),
+    (
+        "accounting",
+        "Rows → attempts and tasks → SQLite",
+        "records convert collect store bulk members schema sqlite_words maintenance",
+    ),
     ("accounting", "SQLite → columns, the scorer's input", "columns history settled culprits failed_steps truncate trust"),
     ("accounting", "The published method", "capability theilsen"),
     ("accounting", "The attributed method", "attribution exposure stretches failures blame groups outliers"),
