@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 import click
 
-from slurm_hook.errors import InputError, SlurmError, UsageError, WorkhorseError
+from slurm_hook.errors import BusyError, InputError, SlurmError, StoreError, UsageError, WorkhorseError
 from slurm_hook.hostlist import fold
 from slurm_hook.terminal import count, json_option, one_line, say, tell
 
@@ -52,7 +52,11 @@ def collect(ctx: click.Context, as_json: bool, **options: Any) -> None:
       workhorse collect -S now-90days
       workhorse collect --db history.db --file jobs.psv
     """
-    values = run(ctx, options, quiet=as_json)
+    try:
+        values = run(ctx, options, quiet=as_json)
+    except (SlurmError, StoreError, BusyError):
+        write_metrics(ctx.obj)  # accounting grows old, and dispatch may be well: both stand in them
+        raise
     if as_json:
         tell("", values, as_json=True)
     write_metrics(ctx.obj)

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from slurm_hook import __version__, log
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError, WorkhorseError
+from slurm_hook.passes import disabled
 from slurm_hook.snapshot import Live, Scores, read_live, read_scores
 
 from . import decisions
@@ -38,7 +39,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         g = self._gauge
         self.build = g("build_info", "Version that wrote this file", "version")
-        self.mode = g("mode_info", "Mode that submissions act in", "mode")
+        self.mode = g("mode_info", "Mode that submissions act in; off while it is disabled on this host", "mode")
         self.relative = g("node_capability_ratio", "Capability over the cluster's median; 1 is typical", "cluster", "node")
         self.mtbf = g("node_mtbf_seconds", "Heavy work per node-caused failure", "cluster", "node")
         self.hazard = g("node_hazard_per_second", "Node-caused failures per second of heavy work", "cluster", "node")
@@ -135,20 +136,16 @@ def gather(settings: Settings, *, uids: Iterable[int], now: float | None = None)
     now = time.time() if now is None else now
     metrics = Metrics()
     metrics.build.labels(__version__).set(1)
-    metrics.mode.labels(settings.steer.mode).set(1)
+    metrics.mode.labels("off" if disabled(settings) else settings.steer.mode).set(1)
     metrics.written_at.set(now)
-    try:
+    with suppress(SnapshotError):  # told by the missing time stamp
         metrics.fill_scores(read_scores(settings.publish.path, trusted_uids=uids), now)
+    with suppress(SnapshotError):  # likewise
         metrics.fill_live(read_live(settings.publish.path, trusted_uids=uids))
-    except SnapshotError:
-        pass  # told by the missing time stamp
     path = settings.history.path
     if os.access(path, os.R_OK):
-        try:
-            with closing(look_at(path)) as db:
-                metrics.fill_history(db, path)
-        except sqlite3.DatabaseError:
-            pass  # told by the missing time stamp, and by doctor
+        with suppress(sqlite3.DatabaseError), closing(look_at(path)) as db:  # told by the missing time stamp, and by doctor
+            metrics.fill_history(db, path)
     metrics.fill_decisions(decisions.read(decisions.source(), now - DAY, now))
     return metrics
 

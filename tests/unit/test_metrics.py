@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from slurm_hook import log
 from slurm_hook import log as slurm_log
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
-from slurm_hook.errors import WorkhorseError
+from slurm_hook.errors import SlurmError, WorkhorseError
 from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,15 +103,6 @@ def test_alerts_have_words_for_people():
         assert all(word in alert for word in ("expr:", "severity:", "summary:", "description:")), alert
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus' own checker isn't here")
-def test_prometheus_own_checker_has_nothing_to_say(families, tmp_path, monkeypatch):
-    rules = subprocess.run(["promtool", "check", "rules", ROOT / "etc/prometheus/workhorse-rules.yml"], check=False)
-    monkeypatch.setattr(decisions, "source", lambda: None)
-    text = metrics.gather(Settings({"history.path": str(tmp_path / "none")}), uids=[0], now=NOW).text()
-    told = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
-    assert (rules.returncode, told.returncode, told.stdout + told.stderr) == (0, 0, "")
-
-
 def test_dashboard_is_one_that_grafana_takes():
     dashboard = json.loads((ROOT / "etc/grafana/workhorse.json").read_text())
     panels = dashboard["panels"]
@@ -146,3 +135,26 @@ def test_collect_writes_them_where_the_settings_say_and_goes_on_when_it_cannot(t
         assert shown.exit_code == 0, shown.output
         assert (folder / "workhorse.prom").exists() == written and ("can't be written" in shown.output) != written
     assert 'workhorse_history_attempts{cluster="alpha"} 1.0' in (tmp_path / "textfile/workhorse.prom").read_text()
+
+
+def test_a_collect_that_slurm_does_not_answer_writes_them_all_the_same(tmp_path, monkeypatch):
+    """Or a dispatcher would seem dead while slurmdbd is down."""
+    monkeypatch.setattr(decisions, "source", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = tmp_path / "w.toml"
+    settings.write_text(f"[history]\npath = '{tmp_path}/h.db'\n[publish]\npath = '{tmp_path}'\nmetrics = '{tmp_path}'\n")
+    with pytest.raises(SlurmError):
+        CliRunner().invoke(workhorse, ["--config", str(settings), "collect"], catch_exceptions=False, standalone_mode=False)
+    assert "workhorse_metrics_timestamp_seconds 1" in (tmp_path / "workhorse.prom").read_text()
+
+
+def test_files_are_missed_one_by_one_and_disabled_is_a_mode(tmp_path, monkeypatch):
+    monkeypatch.setattr(decisions, "source", lambda: None)
+    write_json(str(tmp_path), "live.json", live_to_json(Live("alpha", NOW - 30)))
+    values = {"publish.path": str(tmp_path), "history.path": str(tmp_path / "none.db"), "steer.mode": "steer"}
+    settings = Settings(values, str(tmp_path / "w.toml"))
+    for mode in ("steer", "off"):
+        text = metrics.gather(settings, uids=[0, os.geteuid()], now=NOW).text()
+        assert f'workhorse_mode_info{{mode="{mode}"}} 1.0' in text
+        assert "workhorse_live_timestamp_seconds{" in text and "workhorse_scores_timestamp_seconds{" not in text
+        (tmp_path / "disable").touch()
