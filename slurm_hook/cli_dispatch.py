@@ -40,7 +40,7 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool, as_jso
     elif watch:
         watching.watch(settings, lambda report: _tell(report, quiet, as_json))
     else:
-        _tell(passes.one_pass(settings), quiet, as_json)
+        _tell(watching.guarded_pass(settings), quiet, as_json)
         if settings["steer.mode"] not in passes.STEERING and not quiet and not as_json:
             click.echo(f"mode {settings['steer.mode']}: no excluded nodes are changed ([steer] mode avoid or steer does it)")
 

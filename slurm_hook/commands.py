@@ -6,7 +6,8 @@ The submit path has its own leaner call (cluster.py); nothing here is imported b
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from . import bounded
 from .errors import SlurmError
@@ -14,6 +15,17 @@ from .errors import SlurmError
 TIMEOUT = 60.0
 # the caller's habits (SQUEUE_FORMAT, SACCT_FORMAT …) must not change what we read; SLURM_CONF and the like stay
 _SCRUBBED = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SBATCH_")
+_listeners: list[Callable[[], None]] = []
+
+
+@contextmanager
+def heard(listener: Callable[[], None]) -> Iterator[None]:
+    """For the time of the block, `listener` is called whenever a command has ended, well or not: this process gets on."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 def environment(extra: Mapping[str, str] | None = None, *, scrub: Sequence[str] = _SCRUBBED) -> dict[str, str]:
@@ -48,6 +60,9 @@ def attempt(
         raise SlurmError(f"{argv[0]} can't be started ({err.strerror})") from err
     except bounded.Expired as err:
         raise SlurmError(f"{argv[0]} did not end within {timeout:g} s; is slurmctld up? try `scontrol ping`") from err
+    finally:
+        for listener in _listeners:
+            listener()
     return code, _text(out), _text(stderr)
 
 

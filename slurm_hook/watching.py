@@ -1,7 +1,7 @@
 """A dispatcher that goes on: passes until it is ended, what it does last, and who acts where it can't any more.
 
-Three nets, each for what slips through the one before: its own last act at an orderly end; a guard where it just dies;
-and `workhorse collect`, which stands in with a pass of its own as long as no dispatcher is heard of.
+Three nets, each for what slips through the one before: its own last act at an orderly end; a guard where it just dies or
+hangs; and `workhorse collect`, which stands in with a pass of its own as long as no dispatcher is heard of.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
-from . import config, guard, jobs, log, snapshot, waiting
+from . import commands, config, dispatch, guard, jobs, log, snapshot, waiting
 from .errors import BusyError, ConfigError, SlurmError, SnapshotError
 from .light import TYPE_CHECKING
-from .passes import BRIEFLY, LOCK_WAIT, STEERING, Report, disabled, lock, locked_pass, release, set_excludes
+from .passes import BRIEFLY, LOCK_WAIT, STEERING, Report, disabled, lock, locked_pass, one_pass, release, set_excludes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from .config import Settings
 
+SILENCE = guard.SILENCE  # seconds without a sign of life after which a dispatcher is taken for hanging
 GRACE = 15.0  # seconds, at most, in which another dispatcher may take over from one that died
 LAST_LOOK = 2.5  # seconds after which no submission is left that had still seen live.json
 
@@ -28,20 +31,40 @@ LAST_LOOK = 2.5  # seconds after which no submission is left that had still seen
 def watch(settings: Settings, tell: object = None) -> None:
     """A pass each period until SIGTERM or SIGINT; then confined jobs are widened, since nobody will do it later.
 
-    Slurm not answering ends a pass, not the watch. A guard does the same and more where this process just dies. Each pass
-    goes by the settings as they are then.
+    Slurm not answering ends a pass, not the watch. A guard does the same and more where this process just dies or hangs.
+    Each pass goes by the settings as they are then.
     """
     stop, path = threading.Event(), settings["dispatch.state"]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    grace = min(GRACE, settings["dispatch.period"] / 2)
-    with guard.posted(path + ".lock", grace, lambda: _relieve(settings)), lock(path, wait=BRIEFLY):
+    with _guarded(settings, lambda: _relieve(settings)) as pulse, lock(path, wait=BRIEFLY):
         while not stop.is_set():
             begun = time.monotonic()
             settings = reread(settings)
             _watched_pass(settings, tell)
-            stop.wait(max(0.0, settings["dispatch.period"] - (time.monotonic() - begun)))
+            _rest(stop, begun + settings["dispatch.period"], pulse)
         _end(settings)
+
+
+def guarded_pass(settings: Settings) -> Report:
+    """One pass, as `one_pass`; one that hangs is ended, so that it doesn't keep the next ones from working."""
+    with _guarded(settings, None):
+        return one_pass(settings)
+
+
+@contextmanager
+def _guarded(settings: Settings, relieve: Callable[[], None] | None) -> Iterator[guard.Pulse]:
+    """Under a guard, which hears of each Slurm command that ends."""
+    path, grace = settings["dispatch.state"], min(GRACE, settings["dispatch.period"] / 2)
+    duty = guard.Duty(path + ".lock", grace, relieve, lambda: _look(settings), _widen_by_marks)
+    with guard.posted(duty, SILENCE) as pulse, commands.heard(pulse.beat):
+        yield pulse
+
+
+def _rest(stop: threading.Event, until: float, pulse: guard.Pulse) -> None:
+    while not stop.is_set() and time.monotonic() < until:
+        pulse.beat()
+        stop.wait(max(0.0, min(pulse.pause, until - time.monotonic())))
 
 
 def reread(settings: Settings) -> Settings:
@@ -71,6 +94,22 @@ def _relieve(settings: Settings) -> None:
     """What the guard does for a dispatcher that died: excludes that nobody brings up to date must not stay."""
     _unpublish(settings)
     release(settings, by="guard")
+
+
+def _look(settings: Settings) -> None:
+    """Touches what `_relieve` needs."""
+    guard.taken(settings["dispatch.state"] + ".lock")
+    waiting.read_state(settings["dispatch.state"])
+    os.path.exists(os.path.join(settings["publish.path"], snapshot.LIVE_NAME))
+
+
+def _widen_by_marks() -> None:
+    """What the guard does while the state's file system doesn't answer: the marks tell whose excludes are whose, but for
+    jobs that were marked before anything was decided. No lock: who could change jobs waits for the same files."""
+    for update in dispatch.releases(jobs.load(), {}):
+        done, _ = set_excludes(update.job, update.excludes)
+        if done:
+            log.send(log.event("guard", "release", update.job.id))
 
 
 def _unpublish(settings: Settings) -> None:

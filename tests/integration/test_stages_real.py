@@ -352,10 +352,11 @@ def test_the_service_user_reorders_within_its_range(site, sandbox):
 # --- a dispatcher that died ----------------------------------------------------------------------------------------
 
 
-def watcher(site: Served) -> subprocess.Popen[str]:
+def watcher(site: Served, patience: str = "") -> subprocess.Popen[str]:
     entry = pwd.getpwnam(SERVICE)
     prefix = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups", "--"]
-    argv = [*prefix, sys.executable, "-c", "from slurm_hook.cli import main; main()", "dispatch", "--watch", "-q"]
+    program = f"from slurm_hook import guard, watching; {patience}\nfrom slurm_hook.cli import main; main()"
+    argv = [*prefix, sys.executable, "-c", program, "dispatch", "--watch", "-q"]
     own = {"PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(site.config), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
         argv, env={**os.environ, **own}, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=site.root
@@ -363,13 +364,14 @@ def watcher(site: Served) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def confined(site: Served, sandbox: Sandbox) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A dispatcher, and a job that it has confined to two nodes on which it can't start."""
+def confined(site: Served, sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A dispatcher, and a job that it has confined to two nodes on which it can't start. The parameter: how patient its
+    guard is."""
     site.configure(dispatch=["period = 20"])
     site.dispatch()
     sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
     job = ours(sandbox)
-    process = watcher(site)
+    process = watcher(site, getattr(request, "param", ""))
     try:
         sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == len(sandbox.nodes) - 2, 20, "the job to be confined")
         yield process, job
@@ -389,6 +391,35 @@ def test_a_dispatcher_killed_for_good_leaves_nobody_confined(site, sandbox, conf
     sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
     assert time.monotonic() - died < 20, "within a period"
     sandbox.poll(lambda: not (site.public / "live.json").exists(), 10, "live.json to be gone")
+
+
+SHORT = "watching.SILENCE, watching.GRACE, guard.ANSWER = 6.0, 1.0, 2.0"
+
+
+@pytest.mark.parametrize("confined", [SHORT], indirect=True, ids=["short"])
+def test_a_dispatcher_that_is_stopped_is_ended_and_leaves_nobody_confined(site, sandbox, confined):
+    process, job = confined
+    process.send_signal(signal.SIGSTOP)
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
+    sandbox.poll(lambda: not (site.public / "live.json").exists(), 10, "live.json to be gone")
+    site.dispatch("--release")  # it holds no lock any more
+    assert not site.state().tracked
+
+
+@pytest.mark.parametrize("confined", [SHORT], indirect=True, ids=["short"])
+def test_where_its_files_do_not_answer_either_the_marks_are_enough(site, sandbox, confined):
+    """A FIFO stands for a file system that hangs."""
+    process, job = confined
+    (site.root / "dispatch.json").unlink()
+    os.mkfifo(site.root / "dispatch.json", 0o666)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
+        assert process.wait(timeout=30) == -signal.SIGKILL
+    finally:
+        (site.root / "dispatch.json").unlink()
+    sandbox.poll(lambda: not (site.public / "live.json").exists(), 20, "the rest, as soon as they answer")
 
 
 def test_where_its_guard_is_killed_too_collect_stands_in(site, sandbox, confined):
