@@ -489,10 +489,10 @@ def test_metrics_leave_no_halves(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("mode", "said"), [("observe", "no excluded nodes are changed"), ("avoid", "")])
 def test_dispatch_says_what_its_mode_leaves_out(run, tmp_path, monkeypatch, mode, said):
-    from slurm_hook import passes
+    from slurm_hook import passes, watching
 
     (tmp_path / "w.toml").write_text(f"[steer]\nmode = '{mode}'\n")
-    monkeypatch.setattr(passes, "one_pass", lambda settings: passes.Report(waiting=0))
+    monkeypatch.setattr(watching, "guarded_pass", lambda settings: passes.Report(waiting=0))
     code, out, _ = run("dispatch")
     assert code == 0 and said in out and (said or "mode" not in out)
     assert run("dispatch", "-q")[1] == ""
