@@ -67,7 +67,7 @@ def site(tmp_path, monkeypatch):
     report = passes.Report(waiting=3, applied=2, started=1, problems=("job 5: no",))
     numbers = iter((11, 12))
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(passes, "one_pass", lambda settings: report)
+    monkeypatch.setattr(watching, "guarded_pass", lambda settings: report)
     monkeypatch.setattr(passes, "release", lambda settings: report)
     monkeypatch.setattr(pipeline, "_submit_one", lambda words: next(numbers))
     return tmp_path
