@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Optional
 
@@ -72,7 +72,7 @@ def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str
     dumped = options.get("dump_path") is not None
     if not options.get("dump_path"):
         stand_in(ctx.obj)
-    beside = Read()
+    beside, missing = Read(), dict[str, str]()
     with ExitStack() as files:
         # before anything is stored: a mistyped name must cost nothing
         given = read_dump(ctx.obj, options, files) if dumped else None
@@ -81,6 +81,8 @@ def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str
         stores = collecting.Stores(db, path, options["cluster"] or "")
         if given is not None:
             counts, beside = from_dump(stores, given)
+            missing = dump.lacking(given.header)
+            tell_missing(given.path, missing)
         else:
             try:
                 counts = from_slurm(ctx.obj, stores, options)
@@ -97,6 +99,7 @@ def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str
     return {
         "clusters": sorted(stores.all) or [stores.default], **counts._asdict(), **beside._asdict(),
         "reason": stores.reason if counts.rejected else None, "seconds": round(seconds, 3), "suspects": suspects,
+        "missing": missing,
     }  # fmt: skip
 
 
@@ -285,6 +288,13 @@ def from_dump(stores: collecting.Stores, given: Given) -> tuple[Counts, Read]:
     beside = _add_files(stores, given.beside)
     _tell_of_the_future(stores)
     return counts, beside
+
+
+def tell_missing(path: str, missing: Mapping[str, str]) -> None:
+    """Say once what a dump's missing fields mean: it is read all the same."""
+    if missing:
+        words = ", ".join(f"no {names} ({why})" for names, why in missing.items())
+        say(f"workhorse: {path}: {words}; save it with these among the fields of `sacct -P -o`", err=True)
 
 
 def _tell_of_the_future(stores: collecting.Stores) -> None:

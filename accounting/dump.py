@@ -237,6 +237,25 @@ class _Joiner:
         self._reject(records.Reject(reason, f"line {self._since}: {self._dump.shown(fields)}".rstrip()))
 
 
+# fields without which a history means less; one of those named together is enough
+_WANTED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("Start",), "no job is known to have run, and nothing counts"),
+    (("End", "Elapsed"), "what has ended counts as running"),
+    (("User",), "all jobs count as one user's, so that no node stands out by failures of unknown cause"),
+    (("JobName",), "all work of a user counts as of one kind"),
+    (("AllocTRES", "ReqMem"), "demand for memory isn't known, nor how full nodes were"),
+    (("AllocTRES",), "GPUs of jobs aren't known"),
+    (("NNodes", "AllocTRES"), "how many nodes a job had isn't known, nor what its failure costs"),
+)
+
+
+def lacking(header: Sequence[str]) -> dict[str, str]:
+    """What of a history a dump with this header can't give: names of fields → what it means that they are missing."""
+    at = records.column_positions(header)
+    same = {name: field.name for field in records.FIELDS for name in (field.name, *field.instead)}
+    return {" or ".join(names): why for names, why in _WANTED if all(at[same[name]] < 0 for name in names)}
+
+
 def _check_header(header: Sequence[str], delimiter: str) -> None:
     names = {name.lower() for name in header}
     mend = "name the fields with --fields, or the delimiter with --delimiter"

@@ -22,7 +22,16 @@ from .store import loaded_text
 
 DAY = 86_400.0
 TOGETHER_SECONDS = 60.0  # members of an array or het job that end within it are one failure
-_OVERDUE = 86_400.0  # a job "running" this much beyond its limit is a record that never got its end
+# A job "running" this much beyond its limit, or beyond what no job of Slurm's outlives (see `_OUTLIVED`), is a record that
+# never got its end. Nobody knows when it ended or how: it says nothing, and its hours don't count.
+_OVERDUE = 86_400.0
+# One of its nodes went down, which ends each job there (those of --no-kill too rare to tell apart), or the same job came again.
+_OUTLIVED = """
+SELECT a.id FROM attempts a WHERE a.cluster_id = ?1 AND a.is_open = 1 AND a.end IS NULL AND a.start IS NOT NULL AND (EXISTS (
+  SELECT 1 FROM tasks t JOIN node_events e ON e.node_id = t.node_id WHERE t.attempt_id = a.id AND e.kind = 'down'
+    AND e.source = 'slurmdbd' AND e.start > a.start AND e.start < ?2)
+  OR EXISTS (SELECT 1 FROM attempts b WHERE b.cluster_id = ?1 AND b.job_id = a.job_id AND b.submit > a.submit AND b.submit < ?2))
+"""
 
 
 def load_history(db: Any, cluster: str, as_of: float, window_days: float, settings: Settings, *, kept: bool = True) -> c.History:
@@ -120,9 +129,15 @@ def _outcomes(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float],
     running = np.isnan(raw["end"]) | (raw["end"] > as_of)
     outcome[running] = c.SURVIVED
     overdue = np.isnan(raw["end"]) & (raw["start"] + raw["limit"] * 60 + _OVERDUE < as_of)
-    outcome[overdue] = c.SILENT
+    outcome[overdue | _outlived(db, raw, cluster_id, as_of)] = c.SILENT
     outcome[_marked(db, raw, cluster_id) & ~running] = c.WRONG
     return outcome
+
+
+def _outlived(db: Any, raw: Mapping[str, Any], cluster_id: int, as_of: float) -> c.BoolArray:
+    """Attempts without an end that can't have run any more a while before as_of, whatever their limit."""
+    rows = db.execute(_OUTLIVED, (cluster_id, as_of - _OVERDUE)).fetchall()
+    return np.isin(raw["id"], [row[0] for row in rows])
 
 
 def _marked(db: Any, raw: Mapping[str, Any], cluster_id: int) -> c.BoolArray:

@@ -266,7 +266,7 @@ class Reader:
         state, cancelled_by = self._state[state_text]
         start, end, elapsed, flags = self._times(begin, finish, lasted, state)
         tres: convert.Tres = self._tres[tres_text]
-        cpus, nnodes = self._number[cpu_text], self._number[allocated] or 0
+        cpus, nnodes = self._number[cpu_text], self._number[allocated] or tres.nodes or 0
         if cpus is None:  # a dump without AllocCPUS
             cpus = tres.cpus
         code, signal = self._code[exit_text]

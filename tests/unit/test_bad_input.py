@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import time
 
 import pytest
@@ -204,6 +205,52 @@ def test_the_closing_line_tells_what_was_read(run, tmp_path):
     assert db.execute("SELECT DISTINCT a.cpus, t.cpus FROM attempts a JOIN tasks t ON t.attempt_id = a.id").fetchall() == [
         (8, 8.0)
     ]
+
+
+@pytest.mark.parametrize(
+    ("without", "missing"),
+    [
+        ((), []),
+        (("JobID", "Cluster", "ExitCode", "Partition", "Account", "QOS", "AllocCPUS", "TimelimitRaw"), []),
+        (("User",), ["User"]),
+        (("JobName",), ["JobName"]),
+        (("Start",), ["Start"]),
+        (("End",), []),  # the run time tells it
+        (("End", "ElapsedRaw"), ["End or Elapsed"]),
+        (("ReqMem",), []),
+        (("AllocTRES",), ["AllocTRES"]),
+        (("AllocTRES", "ReqMem"), ["AllocTRES or ReqMem", "AllocTRES"]),
+        (("AllocNodes",), []),  # AllocTRES tells it
+        (("AllocNodes", "AllocTRES", "User"), ["User", "AllocTRES", "NNodes or AllocTRES"]),
+    ],
+)
+def test_fields_that_a_dump_lacks_are_told_once(run, tmp_path, without, missing):
+    """Scores mean less then; the exit code stays."""
+    names = [n for n in dump_json.HEADER if n not in without]
+    at = [dump_json.HEADER.index(n) for n in names]
+    path = tmp_path / "d"
+    path.write_text(text_of(*[[r[i] for i in at] for r in (row(1), row(2))], header=names))
+    code, out, err = run("collect", "--file", path)
+    told = re.findall(r"no ([A-Z]\w+(?: or \w+)?) \(", err)
+    assert (code, told) == (0, missing) and ": 2 attempts read" in out
+    assert not missing or (err.startswith(f"workhorse: {path}: no ") and "`sacct -P -o`" in err and err.count("\n") == 1)
+    code, out, again = run("collect", "--file", path, "--json")
+    assert (code, list(json.loads(out)["missing"]), again) == (0, missing, err)
+
+
+@pytest.mark.parametrize("name", ["NNodes", "AllocNodes", "nnodes"])
+@pytest.mark.parametrize("lasted", ["Elapsed", "ElapsedRaw", "ELAPSED"])
+def test_what_says_the_same_under_another_name_is_not_missing(name, lasted):
+    header = ["JobID", "Submit", "State", "NodeList", "User", "Start", "ReqMem", "JobName", name, lasted]
+    assert dump.lacking(header).keys() == {"AllocTRES"}
+
+
+def test_nodes_are_counted_by_what_tells_them(run, tmp_path):
+    names = [n for n in dump_json.HEADER if n != "AllocNodes"]
+    one = dict(zip(dump_json.HEADER, row(1, NodeList="n[1-3]", AllocTRES="cpu=8,mem=8000M,node=3")))
+    (tmp_path / "d").write_text(text_of([one[n] for n in names], header=names))
+    assert run("collect", "--file", tmp_path / "d")[0] == 0
+    assert store.connect(str(tmp_path / "h.db")).execute("SELECT nnodes FROM attempts").fetchall() == [(3,)]
 
 
 @pytest.mark.parametrize(("text", "code", "words"), DUMPS)

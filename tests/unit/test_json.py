@@ -17,7 +17,7 @@ EVENT = '{"node": "n1", "time": 1000, "kind": "xid", "source": "h"}\n'
 # command, its words, its exit code, what the object holds (... is anything)
 DONE = (
     ("collect", ["--file", "{}/dump"], 0, {"clusters": ["c"], "attempts": 1, "new": 1, "rejected": 0, "reason": None,
-                                           "nodes": None, "events": None, "suspects": [], "seconds": ...}),
+                                           "nodes": None, "events": None, "suspects": [], "seconds": ..., "missing": ...}),
     ("collect", ["--file", "{}/broken"], 3, {"attempts": 1, "rejected": 1, "reason": ...}),
     ("refresh", [], 0, {"collected": ..., "cluster": "c", "nodes": 3, "method": "attributed", "path": "{}/public/scores.json"}),
     ("report", ["-o", "{}/r.html"], 0, {"path": "{}/r.html", "cluster": "c", "nodes": 3, "decisions": 0}),
