@@ -7,6 +7,7 @@ import os
 import click
 
 from . import passes, watching
+from .config import STEERING
 from .errors import UsageError, WorkhorseError
 from .light import TYPE_CHECKING
 from .terminal import json_option, say, tell
@@ -41,7 +42,7 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool, as_jso
         watching.watch(settings, lambda report: _tell(report, quiet, as_json))
     else:
         _tell(watching.guarded_pass(settings), quiet, as_json)
-        if settings["steer.mode"] not in passes.STEERING and not quiet and not as_json:
+        if settings["steer.mode"] not in STEERING and not quiet and not as_json:
             click.echo(f"mode {settings['steer.mode']}: no excluded nodes are changed ([steer] mode avoid or steer does it)")
 
 

@@ -9,7 +9,7 @@ import time
 import click
 
 from . import cluster, hostlist, options, wrapper
-from .config import Settings
+from .config import MODES, Settings
 from .errors import RefusedError, RequestError, SlurmError, UsageError
 from .installed import trusted_uids
 from .light import TYPE_CHECKING
@@ -44,7 +44,7 @@ def real_sbatch(path: str) -> str:
 @json_option
 @click.option("--sbatch", "sbatch", type=click.Path(), help="the real sbatch; default: the first binary of that name in PATH")
 @click.option("--scores", "folder", type=click.Path(), help="folder of the published files; default: [publish] path")
-@click.option("--mode", type=click.Choice(["observe", "avoid", "steer"]), help="judge as in this mode; default: the site's")
+@click.option("--mode", type=click.Choice(MODES[1:]), help="judge as in this mode; default: the site's")
 @click.option("--seed", type=click.IntRange(1, 2**63), help="draw as with this seed, such as that of a job's mark (r=…)")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj

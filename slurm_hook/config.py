@@ -35,6 +35,8 @@ class Setting(Record):
         return f"{self.section}.{self.name}"
 
 
+MODES = ("off", "observe", "avoid", "steer")  # each does more than the one before
+STEERING = MODES[MODES.index("avoid") :]  # in these, waiting jobs are changed
 OUTCOMES = ("right", "wrong", "silent", "survived")
 SETTINGS: tuple[Setting, ...] = (
     Setting("history", "path", str, "/var/lib/workhorse/history.db",
@@ -83,8 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("publish", "keep_days", int, 90, "how long old snapshots are kept for `workhorse explain`", low=0,
             high=36500),
     Setting("publish", "metrics", str, "", "folder of node_exporter's textfile collector (empty: no metrics)"),
-    Setting("steer", "mode", str, "observe", "what is done with jobs that match",
-            ("off", "observe", "avoid", "steer"), hook=True),
+    Setting("steer", "mode", str, "observe", "what is done with jobs that match", MODES, hook=True),
     Setting("steer", "form", str, "exclude", "how drawn nodes are written: excludes, or an exact node list",
             ("exclude", "nodelist"), hook=True),
     Setting("steer", "max_excluded", float, 0.02, "share of a partition that mode avoid may exclude (at least one node)",
@@ -114,6 +115,11 @@ SETTINGS: tuple[Setting, ...] = (
 )  # fmt: skip
 
 _BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS}
+
+
+def weaker_mode(site: str, wanted: str) -> str:
+    """The site's mode, or what a user wants instead (upper case or not), where that is a mode that does less."""
+    return wanted.lower() if wanted.lower() in MODES[: MODES.index(site)] else site
 
 
 class Settings:

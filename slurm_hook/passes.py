@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 
 from . import cluster, commands, dispatch, jobs, log, reorder, requeue, snapshot, waiting
+from .config import STEERING
 from .errors import BusyError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .config import Settings
     from .dispatch import Plan, Update
 
-STEERING = ("avoid", "steer")  # modes in which dispatch works
 DISABLE_NAME = "disable"  # beside the settings file: while it exists, dispatch steps aside as submissions do
 LOCK_WAIT = 60.0  # seconds that a release waits for a pass to end
 FACTS_AGE = 300.0  # seconds after which partitions and topology are read again

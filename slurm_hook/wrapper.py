@@ -36,7 +36,6 @@ SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_SCRIPT = 8 * 1024 * 1024
 MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
 ELF = b"\x7fELF"
-MODES = ("off", "observe", "avoid", "steer")  # each does more than the one before
 VARIABLE = "WORKHORSE_MODE"
 SEEK_SET, SEEK_CUR = 0, 1
 
@@ -225,10 +224,10 @@ def judge(
 
     seed: of the draw; None for one of its own.
     """
-    from .config import Settings  # noqa: PLC0415
+    from .config import Settings, weaker_mode  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
-    mode = mode_of(settings["steer.mode"])
+    mode = weaker_mode(settings["steer.mode"], _wanted_mode())
     if mode == "off":
         return None
     if mode != settings["steer.mode"]:
@@ -253,13 +252,8 @@ def judge(
     return case, decide.decide(case), why
 
 
-def mode_of(site: str) -> str:
-    """The site's mode, or the weaker one that the user's WORKHORSE_MODE names."""
-    wanted = _wanted_mode().lower()
-    return wanted if wanted in MODES[: MODES.index(site)] else site
-
-
 def _wanted_mode() -> str:
+    """What the user's WORKHORSE_MODE says."""
     from . import cluster  # noqa: PLC0415
 
     return cluster.environment().get(VARIABLE.encode(), b"").decode("utf-8", "replace")
@@ -267,6 +261,8 @@ def _wanted_mode() -> str:
 
 def wrong_mode() -> str:
     """What to tell a user whose WORKHORSE_MODE is no mode, "" where there is nothing to tell."""
+    from .config import MODES  # noqa: PLC0415
+
     wanted = _wanted_mode()
     if not wanted or wanted.lower() in MODES:
         return ""

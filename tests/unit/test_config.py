@@ -1,5 +1,8 @@
 """The settings table: defaults pass their own checks, wrong input is told with the mend."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from slurm_hook import config
@@ -57,3 +60,27 @@ def test_snapshot_carries_the_hook_settings_and_survives_versions():
     again = Settings.from_mapping({**flat, "steer.of_a_later_version": 7})
     assert again.steer.mode == "steer"
     assert again.replace(steer__mode="off").steer.mode == "off" and again.steer.mode == "steer"
+
+
+@pytest.mark.parametrize(
+    ("site", "wanted", "mode"),
+    [
+        ("steer", "", "steer"), ("steer", "Avoid", "avoid"), ("steer", "OFF", "off"), ("steer", "none", "steer"),
+        ("avoid", "steer", "avoid"), ("avoid", "observe", "observe"), ("observe", "avoid", "observe"), ("off", "steer", "off"),
+        ("off", "off", "off"),
+    ],
+)  # fmt: skip
+def test_a_user_may_want_less_and_never_more(site, wanted, mode):
+    assert config.weaker_mode(site, wanted) == mode
+
+
+def test_the_modes_stand_in_one_place():
+    from slurm_hook.cli_plan import plan
+
+    setting = next(s for s in config.SETTINGS if s.key == "steer.mode")
+    option = next(p for p in plan.params if p.name == "mode")
+    assert setting.choices is config.MODES and tuple(option.type.choices) == config.MODES[1:]
+    assert config.STEERING == ("avoid", "steer")
+    row = re.compile(r"""["']observe["'],\s*["']avoid["']""")
+    found = [path.name for path in Path(config.__file__).parent.glob("*.py") if row.search(path.read_text())]
+    assert found == ["config.py"]

@@ -277,7 +277,7 @@ for call in *.args; do
     set -f
     mapfile -d '' -t words <"$call"
     cp "${call%.args}.script" job.sh
-    quick=close
+    quick=close _wh_hinted=
     if _wh_quick "${words[@]}"; then quick=pass; fi
     _wh_look "${words[@]}"
     echo "${call%.args} $quick $_wh_verdict"
@@ -312,6 +312,23 @@ def test_what_the_quick_look_lets_pass_the_close_look_lets_pass(tmp_path):
     found = [tuple(line.split()[1:]) for line in done.stdout.splitlines()]
     assert len(found) == 600 and found.count(("pass", "pass")) > 50 and found.count(("close", "ask")) > 100
     assert {close for quick, close in found if quick == "pass"} == {"pass"}, done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_a_call_is_judged_by_one_reading_of_the_hints(tmp_path, shell):
+    """They may be replaced between the two looks, and reading them twice costs a call that is looked at closely."""
+    functions = (ROOT / "etc" / "sbatch").read_text().split("# --- the real sbatch")[0]
+    (tmp_path / "looks").write_text(functions)
+    (tmp_path / "hints").write_text(HINTS)
+    looks = """. "$1/looks"
+    _wh_LOCAL=$1
+    if _wh_quick -N4 --wrap=true; then echo plain; fi
+    printf 'mode off\nend\n' >"$1/hints"
+    _wh_look -N4 --wrap=true
+    echo "$_wh_verdict"
+    """
+    done = subprocess.run([shell, "-c", looks, "sh", str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "ask\n"
 
 
 def test_hints_that_are_cut_short_spare_nothing(shim):
