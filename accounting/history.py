@@ -23,14 +23,15 @@ from .store import loaded_text
 DAY = 86_400.0
 TOGETHER_SECONDS = 60.0  # members of an array or het job that end within it are one failure
 # A job "running" this much beyond its limit, or beyond what no job of Slurm's outlives (see `_OUTLIVED`), is a record that
-# never got its end. Nobody knows when it ended or how: it says nothing, and its hours don't count.
+# never got its end. Nobody knows when it ended or how: it says nothing, its hours don't count, and it fills its nodes no
+# longer than it can have run.
 _OVERDUE = 86_400.0
 # One of its nodes went down, which ends each job there (those of --no-kill too rare to tell apart), or the same job came again.
 _OUTLIVED = """
-SELECT a.id FROM attempts a WHERE a.cluster_id = ?1 AND a.is_open = 1 AND a.end IS NULL AND a.start IS NOT NULL AND (EXISTS (
-  SELECT 1 FROM tasks t JOIN node_events e ON e.node_id = t.node_id WHERE t.attempt_id = a.id AND e.kind = 'down'
-    AND e.source = 'slurmdbd' AND e.start > a.start AND e.start < ?2)
-  OR EXISTS (SELECT 1 FROM attempts b WHERE b.cluster_id = ?1 AND b.job_id = a.job_id AND b.submit > a.submit AND b.submit < ?2))
+SELECT a.id, (SELECT min(e.start) FROM tasks t JOIN node_events e ON e.node_id = t.node_id WHERE t.attempt_id = a.id
+    AND e.kind = 'down' AND e.source = 'slurmdbd' AND e.start > a.start),
+  (SELECT min(b.submit) FROM attempts b WHERE b.cluster_id = a.cluster_id AND b.job_id = a.job_id AND b.submit > a.submit)
+FROM attempts a WHERE a.cluster_id = ? AND a.is_open = 1 AND a.end IS NULL AND a.start IS NOT NULL
 """
 
 
@@ -58,9 +59,10 @@ def _load(db: Any, window: settled.Window, cluster: str, settings: Settings, kep
     nodes, node_at = _nodes(db, cluster_id, as_of)
     raw, task = settled.read(db, window, kept=kept)
     ids = raw["id"]
-    attempts = _as_attempts(db, raw, window, settings)
+    latest = _latest_ends(db, raw, window)
+    attempts = _as_attempts(db, raw, window, settings, np.isfinite(latest))
     attempt_at, node = task.pop("at"), node_at[task.pop("node")]
-    ends = np.where(np.isnan(raw["end"]) | (raw["end"] > as_of), as_of, raw["end"])
+    ends = np.where(np.isnan(raw["end"]) | (raw["end"] > as_of), np.minimum(as_of, latest), raw["end"])
     begin, end = np.minimum(raw["start"], ends)[attempt_at], ends[attempt_at]
     specs = _Specs(db, cluster_id, node_at)
     demand, capacity = specs.demand(node, begin, task.pop("mem"), task.pop("gpus"), settings)
@@ -77,8 +79,11 @@ def _load(db: Any, window: settled.Window, cluster: str, settings: Settings, kep
     return c.History(cluster, tasks, attempts, specs.onto(nodes), events, start, as_of, specs.notes)
 
 
-def _as_attempts(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings) -> c.Attempts:
+def _as_attempts(
+    db: Any, raw: Mapping[str, Any], window: tuple[int, float, float], settings: Settings, endless: c.BoolArray
+) -> c.Attempts:
     outcome = _outcomes(db, raw, window, settings)
+    outcome[endless] = c.SILENT
     users, user_at = _numbered(raw["user"])
     works, work_at = _numbered(raw["work"])
     return c.Attempts(
@@ -128,16 +133,19 @@ def _outcomes(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float],
     outcome = np.array(table, dtype=np.int8)[kind_at.ravel()] if table else np.zeros(0, np.int8)
     running = np.isnan(raw["end"]) | (raw["end"] > as_of)
     outcome[running] = c.SURVIVED
-    overdue = np.isnan(raw["end"]) & (raw["start"] + raw["limit"] * 60 + _OVERDUE < as_of)
-    outcome[overdue | _outlived(db, raw, cluster_id, as_of)] = c.SILENT
     outcome[_marked(db, raw, cluster_id) & ~running] = c.WRONG
     return outcome
 
 
-def _outlived(db: Any, raw: Mapping[str, Any], cluster_id: int, as_of: float) -> c.BoolArray:
-    """Attempts without an end that can't have run any more a while before as_of, whatever their limit."""
-    rows = db.execute(_OUTLIVED, (cluster_id, as_of - _OVERDUE)).fetchall()
-    return np.isin(raw["id"], [row[0] for row in rows])
+def _latest_ends(db: Any, raw: Mapping[str, Any], window: tuple[int, float, float]) -> c.FloatArray:
+    """When attempts whose record never got its end ran at the latest (epoch s); infinite for all others."""
+    cluster_id, _, as_of = window
+    latest = np.where(np.isnan(raw["end"]) & np.isfinite(raw["limit"]), raw["start"] + raw["limit"] * 60, np.inf)
+    for number, *ends in db.execute(_OUTLIVED, (cluster_id,)):
+        at = int(np.searchsorted(raw["id"], number))  # attempts come by id
+        if any(ends) and at < len(latest) and raw["id"][at] == number:
+            latest[at] = min(latest[at], *[end for end in ends if end is not None])
+    return np.where(latest + _OVERDUE < as_of, latest, np.inf)
 
 
 def _marked(db: Any, raw: Mapping[str, Any], cluster_id: int) -> c.BoolArray:

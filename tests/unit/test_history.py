@@ -112,6 +112,7 @@ def test_running_and_overdue(made):
         row(3, State="RUNNING", Start="1000", End="Unknown", TimelimitRaw="UNLIMITED"),
     )
     assert load(made).attempts.outcome.tolist() == [c.SURVIVED, c.SILENT, c.SURVIVED]
+    assert load(made).tasks.end.tolist() == [NOW, 1600.0, NOW]  # it can't have filled its node longer
 
 
 DAY = 86_400
@@ -121,8 +122,8 @@ DAY = 86_400
     ("kind", "start", "source", "node", "outcome"),
     [
         ("down", 2000, "slurmdbd", "n2", c.SILENT),
-        ("down", NOW - DAY - 1, "slurmdbd", "n1", c.SILENT),
-        ("down", NOW - DAY + 1, "slurmdbd", "n1", c.SURVIVED),  # accounting may be late
+        ("down", int(NOW) - DAY - 1, "slurmdbd", "n1", c.SILENT),
+        ("down", int(NOW) - DAY + 1, "slurmdbd", "n1", c.SURVIVED),  # accounting may be late
         ("down", 900, "slurmdbd", "n1", c.SURVIVED),  # before it began
         ("down", 1000, "slurmdbd", "n1", c.SURVIVED),
         ("drain", 2000, "slurmdbd", "n1", c.SURVIVED),  # lets jobs run
@@ -135,9 +136,10 @@ def test_no_job_outlives_its_nodes(made, kind, start, source, node, outcome, lim
     """RUNNING for ever: a record that never got its end says nothing from a day on after one of its nodes went down."""
     runs = {"State": "RUNNING", "End": "Unknown", "NodeList": "n[1-2]", "AllocNodes": "2", "TimelimitRaw": limit}
     put(made, row(1, **runs), row(2, NodeList="n[1-3]", End="90000"), row(3, **{**runs, "NodeList": "n4", "AllocNodes": "1"}))
-    events.save(made["c"], [event(node, kind, int(start), end=int(start) + 60, source=source)])
+    events.save(made["c"], [event(node, kind, start, end=start + 60, source=source)])
     history = load(made)
     assert history.attempts.outcome.tolist() == [outcome, c.RIGHT, c.SURVIVED]
+    assert set(history.tasks.end[only(history, 1)].tolist()) == {start if outcome == c.SILENT else NOW}
     assert load(made, days=0.5).attempts.outcome.tolist()[::2] == [outcome, c.SURVIVED]  # however long ago it was
     if 1000 < start < NOW - DAY:  # and before it was, all ran
         assert load(made, as_of=start + 60.0).attempts.outcome.tolist()[0] == c.SURVIVED
@@ -147,6 +149,7 @@ def test_no_attempt_outlives_the_next_of_its_job(made):
     runs = {"State": "RUNNING", "End": "Unknown", "TimelimitRaw": "UNLIMITED"}
     put(made, row(1, **runs), row(1, Submit="5000", Start="5001", **runs), row(2, **runs))
     assert load(made).attempts.outcome.tolist() == [c.SILENT, c.SURVIVED, c.SURVIVED]
+    assert load(made).tasks.end.tolist() == [5000.0, NOW, NOW]
 
 
 def test_capacity_is_what_the_node_had_then(made):
