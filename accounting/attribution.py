@@ -136,8 +136,18 @@ def _split_culprits(failures: failing.Failures) -> FloatArray:
 
 
 def _notes(measured: exposures.Exposure, solution: Solution) -> tuple[str, ...]:
-    shape = f"gamma of shape {solution.prior_shape:.2f} (below 1: few nodes have most of the failures)"
-    notes = [*measured.notes, f"prior of the hazards: {shape}, {solution.steps} EM steps"]
+    notes = list(measured.notes)
+    if len(solution.prior_mean):
+        # what a node is believed to have done before any of its own work is counted
+        failures, hours = solution.prior_shape, solution.prior_shape / float(np.median(solution.prior_mean))
+        notes.append(
+            f"each node's failure rate is its own record joined with the average, which counts as {hours:,.0f} hours of heavy"
+            f" work with {failures:.2g} failures: a node with much less work stays near the average, one with much more stands"
+            " on its own record"
+        )
     if not solution.converged:
-        notes.append(f"the EM stopped after {solution.steps} steps before it settled")
+        notes.append(
+            f"the shares of blame had not settled after {solution.steps} rounds of weighing nodes against each other: rates and"
+            " blame are less exact than usual"
+        )
     return tuple(notes)

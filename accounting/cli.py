@@ -45,7 +45,7 @@ def database_path(ctx: click.Context, db: str | None) -> str:
 def collect(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Read accounting into the history: what is new since the last run, a stretch of time, or a dump.
 
-    Exit code 3: all is read, but some rows could not be understood; they are in the table `rejects` with the reason.
+    Exit code 3: all is read, but some rows could not be understood; `workhorse db rejects` shows them with the reason.
 
     \b
     Examples:
@@ -176,7 +176,7 @@ def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, besi
         f" {count(counts.tasks, 'task')} written{beside.words()} in {seconds:.1f} s"
     )
     if counts.rejected:
-        line += f"; {count(counts.rejected, 'row')} set aside, see the table rejects (first: {one_line(stores.reason)})"
+        line += f"; {count(counts.rejected, 'row')} set aside, see `workhorse db rejects` (first: {one_line(stores.reason)})"
     return line
 
 

@@ -205,7 +205,7 @@ def mark_job(store: Store, job: str, name: str | None, note: str) -> Told:
 def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | None, as_json: bool) -> None:
     """Read node events from a file (- is stdin): one JSON object a line with node, time, kind, source, perhaps end, reason.
 
-    Exit code 3: some lines could not be understood; they are in the table `rejects`.
+    Exit code 3: some lines could not be understood; `workhorse db rejects` shows them.
 
     Example: workhorse import xid-events.jsonl
     """
@@ -220,7 +220,7 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         kept = events.save(store, progress.counted("import", read))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
-    aside = f"; {count(rejected, 'line')} set aside, see the table rejects (first: {rejects[0].reason})" if rejected else ""
+    aside = f"; {count(rejected, 'line')} set aside, see `workhorse db rejects` (first: {rejects[0].reason})" if rejected else ""
     values = {"cluster": store.cluster, "events": kept, "rejected": rejected, "reason": rejects[0].reason if rejected else None}
     tell(one_line(f"cluster {store.cluster}: {count(kept, 'event')} read{aside}"), values, as_json=as_json)
     if rejected:

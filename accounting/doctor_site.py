@@ -158,7 +158,7 @@ def history(host: Host) -> Answer:
     if attempts == 0:
         return warn(f"{text}: nothing collected yet", host.by_hand("collect"))
     if rejects > 0.01 * attempts:
-        return warn(f"{text}, {count(rejects, 'row')} set aside", "look at the reasons in its table rejects")
+        return warn(f"{text}, {count(rejects, 'row')} set aside", f"{host.by_hand('db rejects')} has the reasons")
     return ok(f"{text}, {count(rejects, 'row')} set aside")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterable
 
@@ -76,6 +77,7 @@ def publish(scores: Scores, settings: Settings) -> str:
     Returns the path of scores.json. Raises SnapshotError when the folder can't be written; what was there stays.
     """
     folder = settings.publish.path
+    _refuse_none(folder)
     _keep_better(scores, folder)
     data = scores_to_json(scores)
     archive = os.path.join(folder, ARCHIVE)
@@ -89,6 +91,14 @@ def publish(scores: Scores, settings: Settings) -> str:
     for place in _table_folders(folder):
         write_text(place, luatable.NAME, luatable.text(scores))
     return write_json(folder, SCORES_NAME, data)
+
+
+def _refuse_none(folder: str) -> None:
+    """A mistyped path must not become a folder: nobody would read what is published there. Raises SnapshotError."""
+    if os.path.isdir(folder):
+        return
+    owner = f"install -d -o {installed.service_user()} -m 0755" if installed.note() else "mkdir"
+    raise SnapshotError(f"{folder}: there is no such folder; mend [publish] path, or make it: `{owner} {shlex.quote(folder)}`")
 
 
 def _table_folders(folder: str) -> list[str]:

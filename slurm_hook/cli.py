@@ -48,7 +48,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "refresh": ("accounting.cli_scores:refresh", "collect, score and publish: the nightly run"),
         "dispatch": ("slurm_hook.cli_dispatch:dispatch", "decide anew for stages that wait; each minute"),
         "hints": ("slurm_hook.cli_hints:hints", "write what lets the wrapper skip jobs that aren't ours"),
-        "db": ("accounting.cli_db:db", "care for the history database (db vacuum)"),
+        "db": ("accounting.cli_db:db", "care for the history: what it could not understand, what is old"),
     },
 }
 COMMANDS = {name: place for group in GROUPS.values() for name, (place, _) in group.items()}

@@ -110,7 +110,7 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
-NAMED = {"db": "db vacuum"}  # by its only command
+NAMED = {"db": "db rejects, db vacuum"}  # by its commands
 
 
 def command_list() -> str:

@@ -44,6 +44,7 @@ def settings(folder, **paths):
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     config = settings(folder, history=folder / "h.db")
+    (folder / "public").mkdir()
     dump, nodes = history_made.write(folder, 30, 500, {2}, end=time.time())
     how = ["--delimiter", "\x1f", "--nodes", str(nodes), "--timezone", "UTC", "-M", "alpha"]
     assert run(config, "collect", "--file", str(dump), *how).returncode == 0

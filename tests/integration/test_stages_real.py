@@ -438,3 +438,41 @@ def test_where_its_guard_is_killed_too_collect_stands_in(site, sandbox, confined
     assert "excluded nodes of 1 waiting jobs brought up to date in its place" in done.stderr
     assert site.excludes(job) == BAD, "the worst node stays left out: somebody looks after it"
     assert (site.public / "live.json").read_text() == heard, "nobody may be confined on the strength of a stand-in"
+
+
+# --- for programs --------------------------------------------------------------------------------------------------
+
+
+def test_json_is_alone_on_stdout_whatever_there_is_to_say(site, sandbox):
+    """One object on a line; notes and progress go to stderr."""
+
+    def told(*words: str | Path, user: str | None = SERVICE) -> tuple[dict, str]:
+        done = site.workhorse(*words, "--json", user=user)
+        assert done.stdout.count("\n") == 1, done
+        return json.loads(done.stdout), done.stderr
+
+    fill(sandbox)
+    (site.root / "j.sh").write_text(SLEEP)
+    options = [f"--output={sandbox.outdir}/%j.out"]
+    stages = {
+        "a": {"script": "j.sh", "demand": "1000M", "options": options},
+        "b": {"script": "j.sh", "after": ["a"], "options": options},
+    }
+    (site.root / "j.json").write_text(json.dumps({"name": "j", "stage": stages}))
+    submitted, notes = told("submit", site.root / "j.json", user="alice")  # past our sbatch
+    assert [stage["stage"] for stage in submitted["stages"]] == ["a", "b"] and "demand was not turned" in notes
+    assert jobs.load() and {stage["job"] for stage in submitted["stages"]} <= {job.id for job in jobs.load()}
+    waits = ours(sandbox)
+    collected, notes = told("collect")
+    assert collected["clusters"] == [sandbox.cluster] and collected["rejected"] == 0 and collected["seconds"] > 0
+    assert "dispatch isn't heard of" in notes and site.excludes(waits) == BAD
+    released, notes = told("dispatch", "--release")
+    assert released["changed"] >= 1 and released["problems"] == [] == notes.splitlines() and site.excludes(waits) == ""
+    passed, notes = told("dispatch")
+    assert (passed["full"], passed["changed"] >= 1, notes, site.excludes(waits)) == (True, True, "", BAD)
+    off, notes = told("disable", user=None)
+    assert off["given_back"] >= 1 and notes == "" and os.path.exists(off["path"]) and site.excludes(waits) == ""
+    on, notes = told("enable", user=None)
+    assert on == {"path": off["path"], "was_disabled": True, "mode": "steer"} and notes == ""
+    again, notes = told("collect", "-S", "now-1hour")
+    assert (again["rejected"], notes) == (0, "")

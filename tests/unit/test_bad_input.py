@@ -6,13 +6,15 @@ import json
 import lzma
 import re
 import time
+from datetime import datetime
 
 import pytest
 
-from accounting import collect, dump, dump_json, store
+from accounting import collect, dump, dump_json, records, store
 from slurm_hook import cli
 from tests.accounting_rows import ORDINARY, put, row, stores
 
+NOW = int(time.time())
 JOB = {
     "job_id": 1, "cluster": "c", "name": "n", "user": "u", "account": "a", "partition": "p", "qos": "q", "nodes": "n1",
     "time": {"submission": 1000, "eligible": 1000, "start": 1010, "end": 2000, "elapsed": 990, "limit": 60},
@@ -24,6 +26,7 @@ JOB = {
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
     """Call the command line: exit code, stdout, stderr."""
+    (tmp_path / "public").mkdir()
     (tmp_path / "w.toml").write_text(
         f"[publish]\npath = '{tmp_path}/public'\n[history]\npath = '{tmp_path}/h.db'\nfirst_days = 3\n"
     )
@@ -125,7 +128,7 @@ DUMPS = [
     (
         dumped(NodeList="n[1-100001]"),
         3,
-        "1 row set aside, see the table rejects (first: node list 'n[1-1000",
+        "1 row set aside, see `workhorse db rejects` (first: node list 'n[1-1000",
     ),
     (dumped(Submit="999999999999999999"), 3, "1 row set aside"),
     (dumped(AllocTRES="cpu=1,mem=1E"), 3, "1 row set aside"),
@@ -279,3 +282,29 @@ def test_two_headers_of_another_order_are_no_rows(tmp_path):
     with dump.open_dump(str(path)) as file:
         read = dump.Dump(file)
         assert [r[0] for r in read.rows(pytest.fail)] == ["1", "2"]
+
+
+def test_rejects_are_shown_newest_first_and_touch_no_terminal(run, tmp_path):
+    made = stores(tmp_path / "h.db")
+    other = collect.Stores(made[""].db, made[""].path, "d")
+    hostile = "JobName=\x1b]0;x\x07\nNodeList=n1\udcff " + "y" * 500
+    made[""].add_rejects("sacct", [records.Reject("first", "a=1"), records.Reject("second", hostile)], NOW - 60)
+    other[""].add_rejects("/tmp/\x1b[2Jdump", [records.Reject("of another", "b=2")], NOW)
+    assert run("db", "rejects", "-M", "C")[1].count("from sacct") == 2, "as Slurm has it"
+    code, out, err = run("db", "rejects")
+    assert (code, err) == (0, "") and "\x1b" not in out and "\x07" not in out
+    heads, texts = out.splitlines()[::2], out.splitlines()[1::2]
+    assert [head.rsplit(": ", 1)[1] for head in heads] == ["of another", "second", "first"]
+    when = datetime.fromtimestamp(NOW).astimezone().strftime("%Y-%m-%d %H:%M %z")
+    assert heads[0] == f"{when} d from /tmp/\\x1b[2Jdump: of another" and texts[0] == "    b=2"
+    assert "\\x1b]0;x\\x07\\x0aNodeList=n1\\xff y" in texts[1] and texts[1].endswith(f"y… ({len(hostile)} characters)")
+    assert run("db", "rejects", "--limit", 1)[1].splitlines()[2:] == ["1 of 3 rows set aside; --limit shows more"]
+    whole = json.loads(run("db", "rejects", "--limit", 2, "--json")[1])
+    assert whole["total"] == 3 and [one["text"] for one in whole["rejects"]] == ["b=2", hostile]
+    assert run("db", "rejects", "-M", "nowhere")[0] == 2 and run("db", "rejects", "--limit", 0)[0] == 2
+
+
+def test_a_history_without_rejects_or_without_a_file(run, tmp_path):
+    assert run("db", "rejects")[0] == 1 and not (tmp_path / "h.db").exists(), "who only looks makes none"
+    put(stores(tmp_path / "h.db"), row(1))
+    assert run("db", "rejects")[:2] == (0, "nothing was set aside\n")

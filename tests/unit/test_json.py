@@ -28,6 +28,7 @@ DONE = (
     ("import", ["{}/events"], 0, {"cluster": "c", "events": 1, "rejected": 0, "reason": None}),
     ("import", ["{}/odd"], 3, {"events": 0, "rejected": 1, "reason": ...}),
     ("db vacuum", [], 0, {"path": "{}/h.db", "attempts": 0, "keep_days": ..., "bytes_before": ..., "bytes_after": ...}),
+    ("db rejects", [], 0, {"path": "{}/h.db", "total": 0, "rejects": []}),
     ("metrics", [], 0, {"path": None, "metrics": ...}),
     ("metrics", ["-o", "{}"], 0, {"path": "{}/workhorse.prom", "metrics": ...}),
     ("hints", [], 0, {"path": None, "hints": {"mode": "observe", "min_nodes": 2, "min_gpus": 0, "directives": 1}}),

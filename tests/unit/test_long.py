@@ -52,6 +52,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     dump, nodes = history_made.write(folder, 30, 600, {2}, end=time.time())
     config = folder / "w.toml"
+    (folder / "public").mkdir()
     config.write_text(f"[history]\npath = '{folder}/h.db'\n[publish]\npath = '{folder}/public'\n")
     how = ["--delimiter", "\x1f", "--nodes", str(nodes), "--timezone", "UTC", "-M", "alpha"]
     for words in (["collect", "--file", str(dump), *how], ["score"]):

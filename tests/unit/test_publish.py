@@ -12,7 +12,7 @@ from accounting.scoring import NodeRow, ScoreTable
 from slurm_hook import table as node_table
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
-from slurm_hook.errors import UsageError
+from slurm_hook.errors import SnapshotError, UsageError
 from slurm_hook.snapshot import NodeScore, Scores, read_scores
 
 HEADER = "JobIDRaw|JobID|Submit|Start|End|State|ExitCode|NodeList|NNodes|ReqMem|AllocTRES|User|Partition|JobName"
@@ -30,6 +30,7 @@ def _row(number, node, state, hours=2):
 @pytest.fixture
 def site(tmp_path):
     tmp_path.chmod(0o755)
+    (tmp_path / "pub").mkdir()
     rows = [_row(i, f"gpu{i % 3 + 1}", "FAILED" if i % 3 == 2 else "COMPLETED") for i in range(1, 31)]
     (tmp_path / "dump.psv").write_text("\n".join([HEADER, *rows]) + "\n")
     (tmp_path / "w.toml").write_text(
@@ -61,6 +62,14 @@ def test_dump_to_table(site):
 def test_dry_run_publishes_nothing(site):
     run(site, "collect", "--file", str(site / "dump.psv"))
     assert "gpu3" in run(site, "score", "--dry-run")
+    assert not list((site / "pub").iterdir())
+
+
+def test_a_mistyped_folder_is_told_and_not_made(site):
+    (site / "pub").rmdir()
+    run(site, "collect", "--file", str(site / "dump.psv"))
+    with pytest.raises(SnapshotError, match=rf"{site}/pub: there is no such folder; .*`mkdir {site}/pub`"):
+        run(site, "score")
     assert not (site / "pub").exists()
 
 
@@ -114,6 +123,7 @@ def test_snapshot_has_the_nodes_of_now_only():
 def test_archive_keeps_its_days(tmp_path):
     table = ScoreTable("published", 5.0, (), 0.5)
     settings = Settings({"publish.path": str(tmp_path / "pub"), "publish.keep_days": 1})
+    (tmp_path / "pub").mkdir()
     for moment, left in ((0.0, 1), (86400.0, 2), (86400.0 * 2.5, 1)):
         scores = publish.build(table, [], settings, cluster="c", created=moment)
         publish.publish(scores, settings)

@@ -20,6 +20,7 @@ def site(tmp_path):
     """A history with jobs on n1 and n2, and published scores of both. Gives (stores, settings)."""
     made = stores(tmp_path / "h.db")
     put(made, row(1, Submit=str(NOW - 9000), Start=str(NOW - 9000), End=str(NOW - 60), NodeList="n2"))
+    (tmp_path / "public").mkdir()
     settings = Settings({"publish.path": str(tmp_path / "public")})
     nodes = {n: NodeScore(n, capability=1.0, relative=1.0) for n in ("n1", "n2")}
     publish(identified(Scores("", "c", NOW - 4000.0, NOW - 4000.0, "attributed", {}, nodes)), settings)
