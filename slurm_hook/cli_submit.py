@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("manifest", type=click.Path())
 @click.option("-n", "--dry-run", is_flag=True, help="check all, print the sbatch calls, submit nothing")
+@click.option("--name", help="name of the pipeline, in place of the manifest's: for a run of its own")
 @click.option("--sbatch", default="sbatch", show_default=True, help="the sbatch to call")
 @click.option("--parsable", is_flag=True, help="print stage|jobid only")
 @json_option
-def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool, as_json: bool) -> None:
+def submit(manifest: str, *, dry_run: bool, name: str | None, sbatch: str, parsable: bool, as_json: bool) -> None:
     """Submit the stages of a pipeline manifest as jobs that wait for each other.
 
     All stages are checked first: unknown names, cycles and missing scripts are refused before anything is submitted. If
-    sbatch refuses a later stage, those submitted before are cancelled.
+    sbatch refuses a later stage, those submitted before are cancelled. Jobs of yours under one name are one pipeline: where
+    some of them still wait or run, you are told.
 
     Example: workhorse submit pipeline.toml --dry-run
     """
-    checked = pipeline.read(manifest)
+    checked = pipeline.read(manifest, name)
     rows: list[dict[str, object]] = []
     if dry_run:
         for stage, line in zip(checked.stages, pipeline.plan_lines(checked)):
@@ -48,6 +50,18 @@ def submit(manifest: str, dry_run: bool, sbatch: str, parsable: bool, as_json: b
             )
 
     if not dry_run:
+        _tell_namesakes(checked.name)
         pipeline.submit(checked, submitted, sbatch)
     if as_json:
         tell("", {"pipeline": checked.name, "dry_run": dry_run, "stages": rows}, as_json=True)
+
+
+def _tell_namesakes(name: str) -> None:
+    there = pipeline.namesakes(name)
+    if there:
+        more = f" and {len(there) - 5} others" if len(there) > 5 else ""
+        click.echo(
+            f"workhorse submit: jobs {', '.join(there[:5])}{more} of yours belong to a pipeline {name}, too: with these they "
+            "count as one, and share the hours that it has run; give a run of its own another name with --name",
+            err=True,
+        )

@@ -24,7 +24,7 @@ import threading
 from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 
-from . import commands, mark, options, toml
+from . import commands, jobs, mark, options, toml, waiting
 from .errors import InputError, SlurmError, WorkhorseError
 from .light import TYPE_CHECKING, Record
 
@@ -37,6 +37,7 @@ STAGE_KEYS = ("script", "args", "options", "after", "nodes", "demand", "checkpoi
 MANIFEST_KEYS = ("name", "options", "stage")
 MAX_STAGES = 1000
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+_NAMES = "1 to 64 letters, digits and the signs _ . + -"
 _JOB = re.compile(r"(\d+)(?:;[\w.-]+)?\s*")
 # what the manifest itself says, or what would make the answer unreadable
 _OWN = {
@@ -71,8 +72,15 @@ class Pipeline(Record):
     folder: str = "."
 
 
-def read(path: str) -> Pipeline:
-    """A checked pipeline. Raises InputError naming file, stage, reason and mend."""
+def read(path: str, name: str | None = None) -> Pipeline:
+    """A checked pipeline; name: in place of its own. Raises InputError naming file, stage, reason and mend."""
+    if name is not None and not _NAME.fullmatch(name):
+        raise InputError(f"--name {name!r}: {_NAMES}; nothing was submitted")
+    found = _read(path)
+    return found if name is None else found._replace(name=name)
+
+
+def _read(path: str) -> Pipeline:
     try:
         with open(path, "rb") as file:
             raw = file.read(4 * 1024 * 1024)
@@ -107,7 +115,7 @@ def _checked(data: Any, folder: str, file_name: str) -> Pipeline:
     _known_keys(data, MANIFEST_KEYS, "the manifest")
     name = data.get("name", file_name.rsplit(".", 1)[0])
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"name {name!r}: 1 to 64 letters, digits and the signs _ . + -")
+        raise InputError(f"name {name!r}: {_NAMES}")
     tables = data.get("stage")
     if not isinstance(tables, dict) or not 0 < len(tables) <= MAX_STAGES:
         raise InputError(f"1 to {MAX_STAGES} stages are needed; begin each with [stage.NAME]")
@@ -122,7 +130,7 @@ def _checked(data: Any, folder: str, file_name: str) -> Pipeline:
 def _stage(name: str, table: Any, folder: str, common: tuple[str, ...]) -> Stage:
     where = f"stage {name}"
     if not _NAME.fullmatch(name):
-        raise InputError(f"{where!r}: a name has 1 to 64 letters, digits and the signs _ . + -")
+        raise InputError(f"{where!r}: a name has {_NAMES}")
     _known_keys(table, STAGE_KEYS, where)
     nodes, demand = table.get("nodes", 0), _demand(table, where)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0:
@@ -344,6 +352,16 @@ def _submit_one(words: Sequence[str]) -> int:
     if not found:
         raise SlurmError(f"sbatch printed no job id but {out[:200]!r}; a job may have been submitted, look with squeue")
     return int(found[-1][1])
+
+
+def namesakes(name: str) -> list[str]:
+    """The caller's jobs that wait or run as stages of a pipeline of this name; none where Slurm doesn't answer, which the
+    submission itself will say."""
+    try:
+        found = jobs.load(str(os.geteuid()))
+    except SlurmError:
+        return []
+    return [job.label for job in found if job.mark is not None and job.mark.pipeline == name and job.state in waiting.LIVING]
 
 
 def uncounted(stage: Stage, job: int) -> bool:

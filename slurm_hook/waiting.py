@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 _RUN = re.compile(r"(?:^|_)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _BASE = re.compile(r"\d+")
+LIVING = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED", "COMPLETING"})
 FORGET = 86400.0  # seconds after which a pipeline without living jobs is forgotten
 
 
@@ -265,7 +266,7 @@ def invest(
         if ran > 0:
             # a requeued job keeps its id: each attempt has a key of its own
             invested.setdefault(name, {})[f"{job.id}@{job.start:.0f}"] = ran
-        if job.state in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED", "COMPLETING"):
+        if job.state in LIVING:
             seen[name] = now
     dead = {name for name in {*invested, *seen} if now - seen.get(name, 0.0) > FORGET}
     return (

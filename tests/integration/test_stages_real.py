@@ -144,7 +144,11 @@ def test_a_demand_past_our_sbatch_is_told(site, sandbox):
     (site.root / "d.json").write_text(json.dumps(text))
     done = site.workhorse("submit", site.root / "d.json", user="alice")
     assert "stage train: its demand was not turned into a node count" in done.stderr
-    assert site.job(int(re.search(r"job (\d+)", done.stdout)[1])).nodes == 1
+    first = int(re.search(r"job (\d+)", done.stdout)[1])
+    assert site.job(first).nodes == 1
+    again = site.workhorse("submit", site.root / "d.json", user="alice")
+    assert f"jobs {first} of yours belong to a pipeline d, too" in again.stderr
+    assert "of yours belong" not in site.workhorse("submit", site.root / "d.json", "--name", "d2", user="alice").stderr
 
 
 # --- users' own chains ---------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import cli, mark, pipeline
+from slurm_hook import cli, jobs, mark, pipeline
 from slurm_hook.errors import InputError, SlurmError
+from tests.unit.jobs_made import job
 
 GOOD = """
 name = "llama"
@@ -236,6 +237,26 @@ def test_command_line(folder, slurm):
     assert "--dependency=afterok:<pretrain>,afterany:<prepare>" in done.output and "'$(id)'" in done.output
     done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--parsable"])
     assert done.output == "prepare|101\npretrain|102\nevaluate|103\n"
+
+
+def test_a_name_that_is_in_use_is_told_and_can_be_another(folder, slurm, monkeypatch):
+    (folder / "pipeline.toml").write_text(GOOD)
+    marks = {state: mark.text(mark.Mark(mode="avoid", pipeline="llama")) for state in ("RUNNING", "PENDING", "COMPLETED")}
+    other = mark.text(mark.Mark(mode="avoid", pipeline="llama-2x"))
+    found = [job(i, state=state, comment=text) for i, (state, text) in enumerate(marks.items(), 7)]
+    asked = []
+    monkeypatch.setattr(jobs, "load", lambda user: asked.append(user) or [*found, job(20, comment=other), job(21, comment="x")])
+    call = ["submit", str(folder / "pipeline.toml"), "--parsable"]
+    done = CliRunner().invoke(cli.workhorse, call)
+    assert done.exit_code == 0 and asked == [str(os.geteuid())]
+    assert "jobs 7, 8 of yours belong to a pipeline llama, too" in done.stderr
+    assert done.stdout == "prepare|101\npretrain|102\nevaluate|103\n"
+    done = CliRunner().invoke(cli.workhorse, [*call, "--name", "llama-2"])
+    assert done.exit_code == 0 and done.stderr == ""
+    comments = [word for words in slurm() for word in words if word.startswith("--comment=")]
+    assert [mark.parse(word[10:]).pipeline for word in comments] == ["llama"] * 3 + ["llama-2"] * 3
+    with pytest.raises(InputError, match="--name 'a b': 1 to 64 letters"):
+        CliRunner().invoke(cli.workhorse, [*call, "--name", "a b"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
