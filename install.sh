@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Installs slurm-workhorse on a site, or tries it here. `./install.sh --help` lists everything.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
+unset CDPATH
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # a closed stream would become whatever file is opened next
 [ -e "/proc/$$/fd/1" ] || exec >/dev/null
 [ -e "/proc/$$/fd/2" ] || exec 2>/dev/null
+# What a cluster's modules and logins set for other Pythons, and for where their packages go, doesn't count here
+unset "${!PYTHON@}" PIP_TARGET PIP_PREFIX PIP_ROOT
+export PIP_USER=0
 
 usage() {
     cat <<'TXT'
@@ -59,6 +64,41 @@ print("\n".join(project["dependencies"] + [r for e in sys.argv[2:] for r in proj
 PY
 }
 
+# Runs COMMAND in a process group of its own, until it ends or a signal comes: that sends it SIGNAL, waits for its end,
+# does CLEANUP and ends us. A plain call would wait for the command first, or leave what it started behind.
+attended() { # SIGNAL CLEANUP COMMAND…
+    local signal=$1 cleanup=$2 child status=0
+    shift 2
+    trap 'abandon 130' INT
+    trap 'abandon 143' TERM
+    trap 'abandon 129' HUP
+    set -m
+    "$@" </dev/null &
+    child=$!
+    set +m
+    wait "$child" || status=$?
+    trap - INT TERM HUP
+    return "$status"
+}
+
+abandon() { # EXIT-CODE; called from a trap in attended
+    trap '' INT TERM HUP
+    exec 2>/dev/null # bash would tell of each child that a signal ended
+    printf 'interrupted\n' || true
+    kill -"$signal" -- "-$child" || true
+    wait "$child" || true
+    "$cleanup"
+    exit "$1"
+}
+
+remove_venv() { # a dying process may still add a file for a moment
+    local _
+    for _ in 1 2 3 4 5; do
+        if rm -rf "$venv"; then return; fi
+        sleep 0.1
+    done
+}
+
 # Builds .venv with the project importable from the checkout. Nothing is written outside .venv, and one that was
 # interrupted half way is built anew: the stamp is written last.
 ensure_venv() {
@@ -70,17 +110,22 @@ ensure_venv() {
     [ -w "$top" ] || die "$top can't be written by $(id -un): copy the checkout to a folder of yours and run it there"
     printf 'Building the Python environment in %s …\n' "$venv"
     rm -rf "$venv"
-    trap 'rm -rf "$venv"; exit 130' INT TERM
+    attended KILL remove_venv build_venv "$@"
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+build_venv() {
     local log=$venv/pip.log
+    mkdir -p "$venv/tmp"
+    export TMPDIR=$venv/tmp # so that what is ended half way leaves nothing elsewhere
     "$python" -m venv "$venv"
     requirements "$@" >"$venv/requirements.txt"
     "$venv/bin/python" -m pip install --disable-pip-version-check -r "$venv/requirements.txt" >"$log" 2>&1 ||
-        { tail -n 5 "$log" >&2; rm -rf "$venv"; die "pip could not install the packages above; is the package index reachable?"; }
+        { tail -n 5 "$log" >&2; rm -rf "$venv"; die "pip could not install the packages (see above); is the index reachable?"; }
     printf '%s\n' "$top" >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
     printf '#!/bin/sh\nexec "%s" -m slurm_hook.cli "$@"\n' "$venv/bin/python" >"$venv/bin/workhorse"
     chmod +x "$venv/bin/workhorse"
-    printf '%s\n' "$wanted" >"$stamp"
-    trap - INT TERM
+    rm -rf "$venv/tmp"
 }
 
 # Where byte code and other tools' caches go: into the environment, so that a run leaves nothing in the checkout.
@@ -88,13 +133,45 @@ find_cache() {
     cache=$venv
     [ -w "$venv" ] && return
     cache=$(mktemp -d)
-    trap 'rm -rf "$cache"' EXIT
+    trap tidy_up EXIT
 }
 
-in_venv() {
-    cd "$top" && PYTHONPYCACHEPREFIX="$cache/pycache" RUFF_CACHE_DIR="$cache/ruff" MYPY_CACHE_DIR="$cache/mypy" \
-        HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis" PATH="$venv/bin:$PATH" "$@"
+cache='' open=$top
+tidy_up() {
+    [ "$cache" = "$venv" ] || rm -rf "$cache"
+    [ "$open" = "$top" ] || rmdir "$open"
 }
+
+# Test users run our commands too, and can't reach a checkout in /root, say. Such a one gets a second path, which only the
+# tests see. Sets `open` to the path that everybody can take.
+open_checkout() {
+    open=$top
+    if anybody_sees; then return; fi
+    trap tidy_up EXIT
+    open=$(mktemp -d /tmp/workhorse-checkout-XXXXXX)
+    chmod 755 "$open"
+    anybody_sees || die "many tests run as ordinary users, and those can't read $top;" \
+        "do: chmod -R go+rX '$top' (and chmod o+x each folder above it), or clone it to a folder that everybody can read"
+}
+
+anybody_sees() {
+    local look='cd / && cd "$1" && cat pyproject.toml slurm_hook/cli.py .venv/pyvenv.cfg >/dev/null && [ -x .venv/bin/python ]'
+    seen_from setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -c "$look" sh "$open" 2>/dev/null
+}
+
+seen_from() { # COMMAND…, run in the checkout as $open shows it
+    local mount='mount --bind "$1" "$2" && cd "$2" && shift 2 && exec "$@"'
+    if [ "$open" = "$top" ]; then (cd "$top" && exec "$@"); else unshare --mount sh -c "$mount" sh "$top" "$open" "$@"; fi
+}
+
+in_venv() { # PROGRAM ARGUMENTS…
+    local program=$open/.venv/bin/$1
+    shift
+    seen_from env PYTHONPYCACHEPREFIX="$cache/pycache" RUFF_CACHE_DIR="$cache/ruff" MYPY_CACHE_DIR="$cache/mypy" \
+        HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis" PATH="$open/.venv/bin:$PATH" "$program" "$@"
+}
+
+ensure_slurm() { attended TERM : in_venv python -m tests.sandbox packages; }
 
 # --- demo and test ------------------------------------------------------------------------------------------------
 
@@ -105,18 +182,19 @@ run_demo() {
     (cd "$top" && "$python" -B -m tests.demo_options "$@") || exit
     case " $* " in *" --help "* | *" -h "*) return;; esac
     need_root demo
+    umask 022 # its jobs run as other users
     ensure_venv accounting test
     find_cache
-    (in_venv "$venv/bin/python" -m tests.sandbox packages) || exit 1
+    ensure_slurm
     cd "$top"
     export PYTHONPYCACHEPREFIX="$cache/pycache" PATH="$venv/bin:$PATH"
     exec "$venv/bin/python" -m tests.demo "$@"
 }
 
 run_lint() {
-    in_venv "$venv/bin/ruff" check .
-    in_venv "$venv/bin/ruff" format --check .
-    in_venv "$venv/bin/mypy"
+    in_venv ruff check .
+    in_venv ruff format --check .
+    in_venv mypy
 }
 
 # Runs FOLDER, or what the other words name of it.
@@ -127,7 +205,7 @@ run_pytest() {
         if [ -e "$top/${word%%::*}" ]; then folder=; fi
     done
     # shellcheck disable=SC2086 # one or two folders of ours
-    in_venv "$venv/bin/python" -m pytest -p no:cacheprovider --benchmark-storage="file://$cache/benchmarks" $folder "$@"
+    in_venv python -m pytest -p no:cacheprovider --benchmark-storage="file://$cache/benchmarks" $folder "$@"
 }
 
 run_test() {
@@ -136,18 +214,24 @@ run_test() {
     case $part in
         all|integration|bench) need_root "test $part";;
         lint|unit) ;;
+        -h|--help) usage; return;;
         *) usage >&2; misused "test $part: must be lint, unit, integration or bench";;
     esac
+    umask 022 # test users read what is made here
     ensure_venv accounting test
     find_cache
     case $part in
         lint) run_lint;;
         unit) run_pytest tests/unit "$@";;
-        integration) (in_venv "$venv/bin/python" -m tests.sandbox packages) && run_pytest tests/integration -n 2 "$@";;
+        integration)
+            ensure_slurm
+            open_checkout
+            run_pytest tests/integration -n 2 "$@";;
         bench) run_pytest tests/bench "$@";;
         all)
-            (in_venv "$venv/bin/python" -m tests.sandbox packages)
+            ensure_slurm
             run_lint
+            open_checkout
             # two processes, each with a Slurm of its own: most tests wait for Slurm, not for the processor
             run_pytest "tests/unit tests/integration" -n 2 "$@";;
     esac

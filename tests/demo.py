@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,7 +26,9 @@ SETTINGS_NOTE = """\
 Set for this demo, not the defaults: method = published (its jobs of seconds stand for jobs of hours; the attributed method
 takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 12.5 %."""
 DEMO_SETTINGS = {"history": ["first_days = 1"], "scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
-console = Console(highlight=False)
+if isinstance(sys.stdout, TextIOWrapper):  # a terminal of another coding shows ? for a sign that it lacks
+    sys.stdout.reconfigure(errors="replace")
+console = Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -84,7 +87,7 @@ def show_scores(site: Site, bad: list[str]) -> bool:
     rows = json.loads(site.workhorse("nodes", "--json").stdout)
     worst = [row["name"] for row in sorted(rows, key=lambda r: (r["capability"] is None, r["capability"]))][:4]
     found = [name for name in bad if name in worst]
-    console.print(f"worst four by CAPABILITY: {', '.join(worst)}; planted were {', '.join(bad)}")
+    console.print(f"worst four by CAPABILITY: {', '.join(worst)}; planted: {', '.join(bad)}")
     console.print(f"{len(found)} of {len(bad)} planted nodes are among the worst four\n")
     return len(found) == len(bad)
 
@@ -118,7 +121,8 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     rng = random.Random(options.seed)
     started = time.monotonic()
-    with step(f"A real Slurm of {options.nodes} nodes with {len(options.bad)} bad ones: {', '.join(options.bad)}"):
+    count = "a bad one" if len(options.bad) == 1 else f"{len(options.bad)} bad ones"
+    with step(f"A real Slurm of {options.nodes} nodes with {count}: {', '.join(options.bad)}"):
         sandbox = Sandbox(nodes=options.nodes).up()
     try:
         version = ".".join(f"{part:02d}" for part in sandbox.version)

@@ -54,6 +54,8 @@ class Site:
         shutil.copytree(
             REPO / "slurm_hook", self.lib / "slurm_hook", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
         )
+        for path in (self.lib, *self.lib.rglob("*")):  # a checkout that only root may read has such modes
+            path.chmod(0o755 if path.is_dir() else 0o644)
         subprocess.run([CHILD_PYTHON, "-I", "-m", "compileall", "-q", str(self.lib)], check=True, timeout=60)
         self.sbatch.write_text(self._shim())
         self.sbatch.chmod(0o755)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import Sandbox, SandboxError, claims, cluster, conf, packages, procs, users
+from tests.sandbox import Sandbox, SandboxError, claims, cluster, conf, keeper, packages, procs, users
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +57,7 @@ def command(*args: str, code: int = 0) -> str:
         text=True,
         timeout=60,
         check=False,
+        umask=0o077,  # root's habit at many sites
     )
     assert done.returncode == code, done.stdout
     return done.stdout
@@ -255,6 +256,30 @@ def test_bad_directories_are_refused(name: str, word: str) -> None:
     assert name == "/tmp" or not Path(name).exists()
 
 
+NOEXEC = """\
+mount -t tmpfs -o noexec tmpfs "$1"
+exec "$2" -c 'import sys; from pathlib import Path; from tests.sandbox import keeper; print(keeper.unfit(Path(sys.argv[1])))' "$1"
+"""
+
+
+def test_a_folder_mounted_noexec_will_not_do(tmp_path: Path) -> None:
+    """There the demo's first call of the wrapper would fail, a minute later."""
+    argv = ["unshare", "--mount", "sh", "-c", NOEXEC, "sh", tmp_path, sys.executable]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "it is mounted noexec\n", done.stderr
+
+
+def test_folders_that_will_not_do_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    full, none = Path("/proc"), tmp_path / "none"  # /proc has no room at all
+    monkeypatch.setattr(keeper, "TEMP_FOLDERS", (full, none, tmp_path))
+    assert keeper.temp_folder() == tmp_path
+    monkeypatch.setattr(keeper, "TEMP_FOLDERS", (full, none))
+    with pytest.raises(SandboxError, match=r"/proc: it .*none: No such file or directory.*--dir"):
+        keeper.temp_folder()
+    with pytest.raises(SandboxError, match="/proc/none won't do: it "):
+        Sandbox(nodes=1, dir="/proc/none").up()
+
+
 def test_no_apt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "SEARCH_PATH", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
@@ -338,12 +363,23 @@ def test_killed_owner_leaves_nothing(when: str, number: signal.Signals) -> None:
     gone(root, 20 if number == signal.SIGKILL else 0)
 
 
+def with_checkout(root: Path, checkout: str) -> str:
+    """Have the sandbox's state tell another checkout; what it told before."""
+    known = json.loads((root / "sandbox.json").read_text())
+    (root / "sandbox.json").write_text(json.dumps({**known, "checkout": checkout}))
+    return str(known["checkout"])
+
+
 def test_command_line() -> None:
     root = Path(f"/tmp/sb-command-{os.getpid()}")
     assert str(root) in command("up", "--nodes=2", "--dir", str(root), "--conf-line=MaxJobCount=77")
     try:
         assert f"{root} nodes=2" in command("list")
         assert "isn't empty" in command("up", "--dir", str(root), code=1)
+        other = with_checkout(root, "/somewhere/else")
+        for words in (("down",), ("env",)):  # ends and enters only what this checkout started
+            assert f"name it with --dir: {root}" in command(*words, code=1)
+        with_checkout(root, other)
         lines = command("env", "--dir", str(root))
         shell = f"{lines}\nscontrol show config | grep MaxJobCount; sbatch -o /dev/null --wrap 'sleep 600'"
         done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30, check=False)
@@ -354,7 +390,16 @@ def test_command_line() -> None:
     assert "is no sandbox" in command("down", "--dir", str(root), code=1)
 
 
-STATE = {"pid": 0, "started": 0, "detached": True, "cluster": "c", "nodes": [], "version": [22, 5], "live": "live/x"}
+STATE = {
+    "pid": 0,
+    "started": 0,
+    "detached": True,
+    "checkout": "/",
+    "cluster": "c",
+    "nodes": [],
+    "version": [22, 5],
+    "live": "live/x",
+}
 
 
 @pytest.mark.parametrize(

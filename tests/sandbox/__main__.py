@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from . import claims, cluster, keeper, packages, procs
 from .errors import SandboxError
@@ -15,7 +16,7 @@ MAX_NODES = 128
 def roots() -> list[Path]:
     """Directories of the sandboxes that `up` left running, and of all whose keeper was killed."""
     live = [Path(name.removeprefix("live/")) for name in claims.held() if name.startswith("live/")]
-    here = keeper.TEMP_FOLDER.glob(f"{keeper.TEMP_PREFIX}*")
+    here = [path for folder in keeper.TEMP_FOLDERS for path in folder.glob(f"{keeper.TEMP_PREFIX}*")]
     known = {path.resolve() for path in (*live, *here) if (path / keeper.STATE).exists()}
     return sorted(path for path in known if _left(path))
 
@@ -29,16 +30,26 @@ def _left(root: Path) -> bool:
     return known["detached"] or not procs.alive(known["pid"], known["started"])
 
 
+def ours() -> list[Path]:
+    """Those of `roots` that were started from this checkout: others are for others to end, unless named."""
+    return [root for root in roots() if cluster.state(root)["checkout"] == str(cluster.REPO)]
+
+
 def chosen(named: str | None) -> Path:
-    """The directory named with --dir, or the only sandbox there is."""
+    """The directory named with --dir, or the only sandbox of this checkout."""
     if named is not None:
         return Path(named).resolve()
-    found = roots()
+    found = ours()
     if len(found) == 1:
         return found[0]
-    if not found:
-        raise SandboxError("No sandbox is up. Start one with: python3 -m tests.sandbox up")
-    raise SandboxError(f"Several sandboxes are up; name one with --dir: {', '.join(map(str, found))}")
+    if found:
+        raise SandboxError(f"Several sandboxes are up; name one with --dir: {', '.join(map(str, found))}")
+    others = roots()
+    if others:
+        raise SandboxError(
+            f"No sandbox of this checkout is up. To take another's, name it with --dir: {', '.join(map(str, others))}"
+        )
+    raise SandboxError("No sandbox is up. Start one with: python3 -m tests.sandbox up")
 
 
 def up(args: argparse.Namespace) -> None:
@@ -56,7 +67,7 @@ def up(args: argparse.Namespace) -> None:
 
 def down(args: argparse.Namespace) -> None:
     """Take one (or all) down."""
-    for root in roots() if args.all else [chosen(args.dir)]:
+    for root in ours() if args.all else [chosen(args.dir)]:
         cluster.take_down(root)
 
 
@@ -94,13 +105,21 @@ def parser() -> argparse.ArgumentParser:
     made["up"].add_argument("--nodes", type=int, default=16, metavar="N", help="number of nodes (default 16)")
     made["up"].add_argument("--cluster", default="sandbox", metavar="NAME", help="cluster name (default sandbox)")
     made["up"].add_argument("--conf-line", action="append", default=[], metavar="LINE", help="a line for slurm.conf")
-    made["down"].add_argument("--all", action="store_true", help="all sandboxes that `up` left running")
+    made["down"].add_argument("--all", action="store_true", help="all sandboxes that `up` left running from this checkout")
     return top
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    """Let a signal end us as an exception does, so that what was changed for a while is put back."""
+    raise SystemExit(128 + number)
 
 
 def main() -> int:
     """Run the command; errors become one message and exit code 1."""
     args = parser().parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not where nohup has us ignore it
+            signal.signal(number, _exit)
     try:
         args.function(args)
     except SandboxError as error:

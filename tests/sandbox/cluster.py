@@ -39,7 +39,7 @@ class Sandbox(Client):
         detached: bool = False,
     ) -> None:
         lines = extra_conf.splitlines() if isinstance(extra_conf, str) else list(extra_conf)
-        self._order = keeper.Order(nodes, cluster, lines, files or {}, str(dir) if dir else None, detached)
+        self._order = keeper.Order(nodes, cluster, lines, files or {}, str(dir) if dir else None, detached, str(REPO))
         self._keeper: subprocess.Popen[bytes] | None = None
         self._old_sigterm: Any = None
 
@@ -128,7 +128,16 @@ def _exit_on_sigterm(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-_STATE_TYPES = {"pid": int, "started": int, "detached": bool, "cluster": str, "nodes": list, "version": list, "live": str}
+_STATE_TYPES = {
+    "pid": int,
+    "started": int,
+    "detached": bool,
+    "checkout": str,
+    "cluster": str,
+    "nodes": list,
+    "version": list,
+    "live": str,
+}
 
 
 def state(root: Path) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from types import FrameType
 from . import claims, conf, daemons, plant, procs, users
 from .errors import SandboxError
 
-# Not TMPDIR: that may be private, or too long for socket paths.
-TEMP_FOLDER, TEMP_PREFIX = Path("/tmp"), "slurm-sandbox-"
+# Not TMPDIR: that may be private, or too long for socket paths. The first of these that will do, see `unfit`.
+TEMP_FOLDERS, TEMP_PREFIX = (Path("/tmp"), Path("/var/tmp"), Path("/var/lib")), "slurm-sandbox-"
+ROOM_NEEDED = 128 << 20  # bytes: MariaDB's files, mostly
 STATE = "sandbox.json"
 WATCH_PAUSE = 0.05
 STAY = b"stay\n"  # what an owner sends that leaves the sandbox running
@@ -44,6 +45,7 @@ class Order:
     files: dict[str, str]
     dir: str | None
     detached: bool
+    checkout: str
 
 
 class Keeper:
@@ -104,9 +106,12 @@ class Keeper:
 
     def _make_root(self) -> Path:
         if self.order.dir is None:
-            root = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=TEMP_FOLDER)).resolve()
+            root = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=temp_folder())).resolve()
         else:
             root = Path(self.order.dir).resolve()
+            fault = unfit(root if root.exists() else root.parent)
+            if fault:
+                raise SandboxError(f"The directory {root} won't do: {fault}. Name another one with --dir.")
             root.mkdir(parents=False, exist_ok=True)
             if any(root.iterdir()):
                 raise SandboxError(f"The directory {root} isn't empty: name another one, or take that sandbox down.")
@@ -127,6 +132,7 @@ class Keeper:
             "pid": os.getpid(),
             "started": procs.start_time(os.getpid()),
             "detached": self.order.detached,
+            "checkout": self.order.checkout,
             "cluster": lay.cluster,
             "nodes": lay.nodes,
             "version": lay.version,
@@ -161,6 +167,30 @@ class Keeper:
             sweep(root, {os.getpid()})
             remove_tree(root)
             users.remove(self.live)
+
+
+def unfit(folder: Path) -> str:
+    """Why no sandbox can live in this folder; empty when it can."""
+    try:
+        info = os.statvfs(folder)
+    except OSError as error:
+        return error.strerror
+    if info.f_flag & (os.ST_NOEXEC | os.ST_RDONLY):
+        return "it is mounted " + ("noexec" if info.f_flag & os.ST_NOEXEC else "read-only")
+    room = info.f_bavail * info.f_frsize
+    return "" if room >= ROOM_NEEDED else f"it has {room >> 20} MiB free, and {ROOM_NEEDED >> 20} are needed"
+
+
+def temp_folder() -> Path:
+    """The folder in which a sandbox's directory is made; sites mount /tmp noexec, or it is full."""
+    faults = {folder: unfit(folder) for folder in TEMP_FOLDERS}
+    for folder, fault in faults.items():
+        if not fault:
+            return folder
+    told = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
+    raise SandboxError(
+        f"No folder for a sandbox ({told}). Make room, or name a directory with: python3 -m tests.sandbox up --dir"
+    )
 
 
 def sweep(root: Path, trees: set[int]) -> None:
@@ -223,6 +253,7 @@ def tails(root: Path, count: int) -> str:
 
 def main() -> None:
     """Entry point of the keeper's process."""
+    os.umask(0o022)  # test users and MariaDB's read what is made here, whatever root's own habit
     procs.become_subreaper()
     keeper = Keeper(_read_order())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

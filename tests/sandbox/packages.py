@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from . import claims
@@ -23,6 +25,8 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# made by a slurm sandbox while it installs packages\nexit 101\n"
 INSTALL_TIMEOUT = 900
+ENDING_TIMEOUT = 300
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def missing_programs() -> list[str]:
@@ -86,20 +90,43 @@ def _install(wanted: list[str]) -> None:
 
 
 def _apt(*args: str) -> str | None:
-    """Run apt-get; None on success, the end of its output otherwise."""
+    """Run apt-get; None on success, the end of its output otherwise. A signal ends a download at once, but not dpkg."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     argv = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *args]
-    done = subprocess.run(
-        argv,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=INSTALL_TIMEOUT,
-        check=False,
-    )
-    return None if done.returncode == 0 else "\n".join(done.stdout.splitlines()[-15:])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # an interrupted Popen would not tell us whom to end
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # a signal to our group doesn't reach it, nor its dpkg
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, before),  # noqa: PLW1509 - it starts no thread
+        )
+        output = _outcome(process, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return None if process.returncode == 0 else "\n".join(output.splitlines()[-15:])
+
+
+def _outcome(process: subprocess.Popen[str], mask: set[int]) -> str:
+    """Its output, waited for with `mask`. When that is interrupted it gets a SIGINT and time to end.
+
+    apt-get stops then as soon as it is safe. A killed dpkg leaves packages half set up, and every later apt-get refuses.
+    """
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return process.communicate(timeout=INSTALL_TIMEOUT)[0]
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=ENDING_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
 
 
 @contextmanager
