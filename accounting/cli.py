@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -92,7 +93,7 @@ def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str
         stores.finish()
     seconds = time.monotonic() - started
     if not quiet:
-        say(closing_line(stores, counts, seconds, beside))
+        say(closing_line(stores, counts, seconds, beside, options["db"]))
     suspects = renew_suspects(ctx.obj, stores) if not options.get("dump_path") else []
     if suspects and not quiet:
         say(f"suspects, left out for an hour: {fold(suspects)}")
@@ -168,7 +169,12 @@ def write_metrics(settings: Any) -> None:
         say(f"workhorse: {err}", err=True)
 
 
-def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, beside: Read) -> str:
+def see_rejects(db: str | None) -> str:
+    """The command that shows what was set aside in this history, ready to paste. db: what --db names."""
+    return "see `workhorse db rejects" + (f" --db {shlex.quote(db)}`" if db else "`")
+
+
+def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, beside: Read, db: str | None) -> str:
     """What a run did, in one line. beside: what else was read."""
     names = one_line(", ".join(sorted(stores.all))) or stores.default
     line = (
@@ -176,7 +182,7 @@ def closing_line(stores: collecting.Stores, counts: Counts, seconds: float, besi
         f" {count(counts.tasks, 'task')} written{beside.words()} in {seconds:.1f} s"
     )
     if counts.rejected:
-        line += f"; {count(counts.rejected, 'row')} set aside, see `workhorse db rejects` (first: {one_line(stores.reason)})"
+        line += f"; {count(counts.rejected, 'row')} set aside, {see_rejects(db)} (first: {one_line(stores.reason)})"
     return line
 
 

@@ -13,7 +13,7 @@ from slurm_hook.terminal import count, json_option, one_line, tell
 
 from . import collect as collecting
 from . import convert, dump, events, progress, times
-from .cli import database_path
+from .cli import database_path, see_rejects
 from .records import Reject
 from .store import Store, connect, connect_to_read, expand_nodes, loaded_text, stored_text, the_cluster, transaction
 
@@ -220,7 +220,7 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         kept = events.save(store, progress.counted("import", read))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
-    aside = f"; {count(rejected, 'line')} set aside, see `workhorse db rejects` (first: {rejects[0].reason})" if rejected else ""
+    aside = f"; {count(rejected, 'line')} set aside, {see_rejects(db)} (first: {rejects[0].reason})" if rejected else ""
     values = {"cluster": store.cluster, "events": kept, "rejected": rejected, "reason": rejects[0].reason if rejected else None}
     tell(one_line(f"cluster {store.cluster}: {count(kept, 'event')} read{aside}"), values, as_json=as_json)
     if rejected:

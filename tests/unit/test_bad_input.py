@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import re
+import shlex
 import time
 from datetime import datetime
 
@@ -308,3 +309,13 @@ def test_a_history_without_rejects_or_without_a_file(run, tmp_path):
     assert run("db", "rejects")[0] == 1 and not (tmp_path / "h.db").exists(), "who only looks makes none"
     put(stores(tmp_path / "h.db"), row(1))
     assert run("db", "rejects")[:2] == (0, "nothing was set aside\n")
+
+
+def test_the_command_that_a_closing_line_names_shows_what_was_set_aside(run, tmp_path):
+    path = tmp_path / "of another site's.db"
+    (tmp_path / "dump").write_text(dumped(Submit="999999999999999999"))
+    (tmp_path / "e").write_text("[]\n")
+    for words in (["collect", "--file", tmp_path / "dump"], ["import", tmp_path / "e"]):
+        code, out, _ = run(*words, "--db", path)
+        named = shlex.split(out.split("see `workhorse ")[1].split("`")[0])
+        assert code == 3 and run(*named)[1].splitlines()[0].endswith(out.split("(first: ")[1].rstrip().removesuffix(")"))

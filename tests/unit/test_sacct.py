@@ -334,7 +334,7 @@ def test_command_collects_and_says_so(slurm, tmp_path):
 def test_command_sets_rows_aside_with_exit_code_3(slurm, tmp_path):
     slurm.answer(row(1, Start="soon"))
     done = CliRunner().invoke(workhorse, ["collect", "-S", "now-1hour", "--db", str(tmp_path / "h.db")])
-    assert done.exit_code == 3 and "1 row set aside, see `workhorse db rejects`" in done.output
+    assert done.exit_code == 3 and "1 row set aside, see `workhorse db rejects --db " in done.output
 
 
 @pytest.mark.parametrize(
