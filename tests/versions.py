@@ -3,6 +3,9 @@
 Debian's suites bring Slurm 22.05 (bookworm), 24.11 (trixie) and 26.05 (testing, forky). Each gets a folder of its own
 (debootstrap, kept for the next time); the checkout is copied in and `./install.sh test integration` runs inside. Needs
 root, debootstrap and Debian's mirror; takes minutes for each suite, so it is no part of CI.
+
+--pyslurm CHECKOUT builds pyslurm out of a checkout of its branch for that Slurm (24.11.x for trixie; 10 minutes on one core)
+and takes it away afterwards: tests that compare it with sacct run then, and `auto` reads with it in all others.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {"bookworm": "22.05", "trixie": "24.11", "forky": "26.05"}
 BASE = ("python3", "python3-venv", "ca-certificates", "procps", "git", "passwd", "util-linux", "mount")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+UPDATE = ("apt-get", "-qq", "update")
+TEST = ("/checkout/install.sh", "test", "integration")
+PIP = ("/checkout/.venv/bin/pip", "--disable-pip-version-check")
+NEEDED = ("apt-get", "-qq", "install", "-y", "--no-install-recommends", "libslurm-dev", "python3-dev", "gcc", "libc6-dev")
+BUILDERS = ("Cython<3.2", "setuptools", "wheel", "packaging")
 
 
 class VersionsError(Exception):
@@ -93,15 +101,36 @@ def copied(root: Path) -> None:
         shutil.copy2(ROOT / name, place)
 
 
-def tested(root: Path, words: Sequence[str]) -> int:
-    """Runs the integration tests inside; the exit code of pytest."""
+def tested(root: Path, words: Sequence[str], pyslurm: Path | None = None) -> int:
+    """Runs the integration tests inside, with pyslurm if a checkout of it is given; the exit code of what failed first."""
+    if ran(root, UPDATE):
+        return 1
+    if pyslurm is None:
+        return ran(root, [*TEST, *words])
+    try:
+        return built(root, pyslurm) or ran(root, [*TEST, *words])
+    finally:
+        ran(root, [*PIP, "uninstall", "-qy", "pyslurm"])
+        shutil.rmtree(root / "pyslurm", ignore_errors=True)
+
+
+def ran(root: Path, argv: Sequence[str], **more: str) -> int:
+    """Runs a command inside; its exit code."""
     passed = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
-    env = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **passed}
-    for argv in (["apt-get", "-qq", "update"], ["/checkout/install.sh", "test", "integration", *words]):
-        code = subprocess.run(["chroot", str(root), *argv], env=env, check=False).returncode
-        if code:
-            return code
-    return 0
+    env = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(["chroot", str(root), *argv], env={**env, **passed, **more}, check=False).returncode
+
+
+def built(root: Path, source: Path) -> int:
+    """pyslurm into the tests' own environment, which is made first; 0 when it is there."""
+    shutil.rmtree(root / "pyslurm", ignore_errors=True)
+    shutil.copytree(source, root / "pyslurm", ignore=shutil.ignore_patterns(".git"))
+    code = ran(root, [*TEST, "--collect-only", "-q"]) or ran(root, NEEDED) or ran(root, [*PIP, "install", "-q", *BUILDERS])
+    library = next((root / "usr/lib").glob("*/slurm*/libslurmfull.so"), None)
+    if code or library is None:
+        return code or 1
+    where = {"SLURM_LIB_DIR": f"/{library.parent.relative_to(root)}", "SLURM_INCLUDE_DIR": "/usr/include"}
+    return ran(root, [*PIP, "install", "-q", "--no-build-isolation", "/pyslurm"], **where)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,10 +140,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp/workhorse-versions"), help="where the folders are kept")
+    parser.add_argument("--pyslurm", type=Path, help="a checkout of PySlurm/pyslurm to build and test with (one suite)")
     asked = parser.parse_args(words[: words.index("--")] if "--" in words else words)
     unknown = [suite for suite in asked.suites if suite not in SUITES]
     if unknown:
         parser.error(f"{unknown[0]}: must be one of {', '.join(SUITES)}")
+    if asked.pyslurm is not None and (len(asked.suites) != 1 or not (asked.pyslurm / "setup.py").is_file()):
+        parser.error("--pyslurm: name one suite, and a checkout of the branch for its Slurm")
     if os.geteuid() != 0:
         parser.error("debootstrap and chroot need root")
     asked.dir.mkdir(parents=True, exist_ok=True)
@@ -125,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
             root = prepared(suite, asked.dir)
             copied(root)
             with mounted(root):
-                code = tested(root, rest)
+                code = tested(root, rest, asked.pyslurm)
         except VersionsError as err:
             print(f"{suite}: {err}", file=sys.stderr)
             code = 1
