@@ -137,6 +137,23 @@ class Dump:
         short = self.fitter.fits(fields, self._name_at) if self.private and self._name_at is not None else fits
         return short[0] if self.same([short[0], fits[0]]) else fits[0]
 
+    def with_rest(self, row: list[str], lines: Sequence[str]) -> list[str]:
+        """A row whose last field goes on over these lines.
+
+        Where they may be of a field that may not be kept, in this row or in the next, the name gets nothing of them.
+        """
+        if not self.private or self._name_at != len(self.header) - 1:
+            return [*row[:-1], "\n".join([row[-1], *lines])]
+        if self.fitter.free[0]:
+            return row
+        fields = "\n".join([self.delimiter.join(row), *lines]).split(self.delimiter)
+        fits = self.fitter.fits(fields, self._name_at)
+        return fits[0] if fits and self.same([fits[0], row]) else row
+
+    def go_on(self, lines: Sequence[str]) -> bool:
+        """These lines are one row, of which the first ones are perhaps what may not be kept, and so no rest of a name."""
+        return self.private and bool(self.fitter.fits("\n".join(lines).split(self.delimiter)))
+
     def shown(self, fields: Sequence[str]) -> str:
         """What a reject may show: nothing where a piece of what may not be kept could be in it."""
         return "" if self.private else self.delimiter.join(fields)
@@ -188,7 +205,8 @@ class _Joiner:
             return self._swap(row)
         if (line or not pending) and dump.says_nothing(line, row):
             return None
-        if pending and dump.starts(row) and not dump.starts(pending[0].split(dump.delimiter)):
+        begins = pending and dump.starts(row) and not dump.starts(pending[0].split(dump.delimiter))
+        if begins and not dump.go_on([*pending, line]):
             self._give_up()
         return self._add(line, row)
 
@@ -229,7 +247,7 @@ class _Joiner:
             return
         dump, fields = self._dump, lines[0].split(self._dump.delimiter)
         if self._held is not None and dump.fitter.free[-1] and not dump.starts(fields):
-            self._held[-1] = "\n".join([self._held[-1], *lines])
+            self._held = dump.with_rest(self._held, lines)
         elif any(lines):
             self._refuse(f"{len(fields)} fields instead of {dump.fitter.width}, and no way to put it together", fields)
 
@@ -239,6 +257,10 @@ class _Joiner:
 
 # fields without which a history means less; one of those named together is enough
 _WANTED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("JobID",),
+        "tasks of arrays and parts of het jobs count as jobs of their own, and again where a dump has their JobID alone",
+    ),
     (("Start",), "no job is known to have run, and nothing counts"),
     (("End", "Elapsed"), "what has ended counts as running"),
     (("User",), "all jobs count as one user's, so that no node stands out by failures of unknown cause"),

@@ -244,7 +244,8 @@ SECRET = "tr0ub4dor"
 ORDERS = (
     "JobID|SubmitLine|State|NodeList|Submit", "JobID|SubmitLine|JobName|State|NodeList|Submit",
     "JobID|JobName|SubmitLine|State|NodeList|Submit|User", "SubmitLine|JobID|State|NodeList|Submit",
-    "JobID|State|NodeList|Submit|SubmitLine",
+    "JobID|State|NodeList|Submit|SubmitLine", "SubmitLine|JobID|State|NodeList|Submit|JobName",
+    "JobID|State|NodeList|Submit|SubmitLine|JobName", "SubmitLine|Comment|JobIDRaw|JobID|Submit|State|NodeList|JobName",
 )  # fmt: skip
 PIECES = st.sampled_from([SECRET, "|", "\n", "7", " ", "x", "COMPLETED", f"7.{SECRET}", "1000", "n1", ""])
 
@@ -255,6 +256,9 @@ FIRST_OF_TWO = f"a|COMPLETED|{SECRET} y|1000\n|x"  # both of its lines have as m
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(header=ORDERS[0], block=56, lines=[FIRST_OF_TWO])
 @example(header=ORDERS[0], block=1 << 18, lines=["", FIRST_OF_TWO, ""])
+@example(header=ORDERS[5], block=1 << 18, lines=["", f"{SECRET}\n", ""])
+@example(header=ORDERS[6], block=1 << 18, lines=["", f"x|{SECRET} y\n", f"x|y\n{SECRET}"])
+@example(header=ORDERS[7], block=1 << 18, lines=["", f"{SECRET}|x\ny", ""])
 @given(
     header=st.sampled_from(ORDERS),
     block=st.sampled_from([8, 40, 1 << 18]),
@@ -266,7 +270,7 @@ def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, block, lin
     kept = {"JobName": "train", "State": "COMPLETED", "NodeList": "n1", "Submit": "1000", "User": "u"}
     rows = []
     for number, line in enumerate(lines, 1):
-        values = {**kept, "JobID": str(number), "SubmitLine": f"sbatch {line}"}
+        values = {**kept, **dict.fromkeys(("JobID", "JobIDRaw"), str(number)), "SubmitLine": f"sbatch {line}", "Comment": line}
         rows.append("|".join(values[name] for name in header.split("|")))
     path, history = tmp_path / "dump", str(tmp_path / f"{secrets.token_hex(8)}.db")
     path.write_text("\n".join([header, *rows]) + "\n")
