@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import records
+from .earlier import Earlier
 from .members import Key, Members, Old
 from .store import Counts, Store, stored_text, transaction
 
@@ -56,11 +57,15 @@ class Writer:
         self._store, self._reader, self._reject = store, reader, reject
         self._pending: dict[Key, _Pending] = {}
         self._members = Members(store)
+        self._earlier = Earlier(store, reader.lacking)
         self.counts = Counts()
 
     def add(self, groups: Sequence[records.Group]) -> None:
-        """Take groups. What the database has as it is isn't even converted; of an attempt told twice the last counts."""
+        """Take groups. What the database has as it is isn't even converted; of an attempt told twice the last counts,
+        but for one that still runs after one that ended."""
         unique = {(g.job_id, g.submit): g for g in groups}
+        if len(unique) < len(groups):
+            unique |= {(g.job_id, g.submit): g for g in groups if not g.waits_or_runs}
         if self._members.some or min(unique)[0] < 0:
             self._add_members(unique)
         else:
@@ -88,13 +93,24 @@ class Writer:
     def _take(self, unique: Mapping[Key, records.Group], known: Mapping[Key, Old]) -> None:
         for key, group in unique.items():
             old, digest, stand_in = known.get(key, (None, None, None))
-            if digest == group.digest and stand_in is None:
-                self._pending.pop(key, None)
+            as_it_was = digest == group.digest and stand_in is None
+            before = self._pending.get(key)
+            if as_it_was and before is None:
                 continue
             try:
-                self._pending[key] = _Pending(old, group.digest, self._reader.attempt(group), stand_in)
+                attempt = self._reader.attempt(group)
             except ValueError as err:
                 self._reject(records.Reject(str(err), records.kept_text(group.job)))
+                continue
+            if before is not None and attempt.is_open and not before.attempt.is_open:
+                continue  # of two looks at one attempt the older one
+            news = not as_it_was
+            if news and old is not None:
+                attempt, news = self._earlier.kept(attempt, old)
+            if news or stand_in is not None:
+                self._pending[key] = _Pending(old, group.digest, attempt, stand_in)
+            else:
+                self._pending.pop(key, None)
 
     def finish(self) -> None:
         """Write what is pending, in one transaction."""

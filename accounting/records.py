@@ -68,7 +68,7 @@ STEP_FIELDS = (
     "NodeList",
     "JobName",
 )
-_RAW, _LABEL, _SUBMIT, _CLUSTER = (FIELD_NAMES.index(n) for n in ("JobIDRaw", "JobID", "Submit", "Cluster"))
+_RAW, _LABEL, _SUBMIT, _CLUSTER, _STATE = (FIELD_NAMES.index(n) for n in ("JobIDRaw", "JobID", "Submit", "Cluster", "State"))
 
 # states in which an attempt can still change; any other word ends it
 OPEN_STATES = frozenset(
@@ -175,6 +175,11 @@ class Group(NamedTuple):
         return self.job[_CLUSTER]
 
     @property
+    def waits_or_runs(self) -> bool:
+        """As its state tells."""
+        return self.job[_STATE].strip().rstrip("+").upper() in OPEN_STATES
+
+    @property
     def label(self) -> str:
         """The job as people see it."""
         return self.job[_LABEL] or self.job[_RAW]
@@ -210,6 +215,7 @@ class Reader:
         if missing:
             raise ValueError(f"no field {', '.join(missing).replace('JobIDRaw', 'JobIDRaw or JobID')}")
         self._raw_at = at["JobIDRaw"]
+        self.lacking = [name for name, position in at.items() if position < 0]
         self._kept, self._kept_of_step = _getter(at, FIELD_NAMES), _getter(at, STEP_FIELDS)
         self._cluster = cluster
         times = convert.Times() if times is None else times

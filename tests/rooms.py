@@ -17,7 +17,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     (
         "accounting",
         "Rows → attempts and tasks → SQLite",
-        "records convert collect store bulk members schema sqlite_words maintenance",
+        "records convert collect store bulk members earlier schema sqlite_words maintenance",
     ),
     ("accounting", "SQLite → columns, the scorer's input", "columns history settled culprits failed_steps truncate trust"),
     ("accounting", "The published method", "capability theilsen"),

@@ -215,7 +215,8 @@ def test_the_closing_line_tells_what_was_read(run, tmp_path):
     ("without", "missing"),
     [
         ((), []),
-        (("JobID", "Cluster", "ExitCode", "Partition", "Account", "QOS", "AllocCPUS", "TimelimitRaw"), []),
+        (("JobIDRaw", "Cluster", "ExitCode", "Partition", "Account", "QOS", "AllocCPUS", "TimelimitRaw"), []),
+        (("JobID",), ["JobID"]),
         (("User",), ["User"]),
         (("JobName",), ["JobName"]),
         (("Start",), ["Start"]),

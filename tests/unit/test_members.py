@@ -186,8 +186,7 @@ def test_any_dumps_in_any_order(monkeypatch, dumps, size):
             (numbered if has_numbers else unnumbered)(made, chosen, **({"State": "RUNNING", "End": "Unknown"} if runs else {}))
             for number, label, fields in chosen:
                 key = label, int(fields.get("Submit", 900))
-                if has_numbers or number == 300 or last.get(key, True) or key not in numbers:
-                    last[key] = runs
+                last[key] = runs and last.get(key, True)
                 numbers |= {key} if has_numbers or number == 300 else set()
         found = shown(made, "SELECT label, submit, is_open, job_id > 0, flags & 4 = 0 FROM attempts")
         wanted = [(*key, int(runs), int(key in numbers), int(key in numbers)) for key, runs in last.items()]
