@@ -85,10 +85,13 @@ def reread(settings: Settings) -> Settings:
 def _end(settings: Settings) -> None:
     """Submissions confine nobody from now on, and whom they or we confined is widened."""
     _unpublish(settings)
-    with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
-        widen_all(settings)
-        time.sleep(LAST_LOOK)
-        widen_all(settings)
+    try:
+        with lock(settings["dispatch.state"], ".pass.lock", LOCK_WAIT):
+            widen_all(settings)
+            time.sleep(LAST_LOOK)
+            widen_all(settings)
+    except BusyError as err:  # the guard would take that for a successor at work, and not try any more
+        raise SlurmError(str(err)) from err
 
 
 def _relieve(settings: Settings) -> None:
@@ -121,7 +124,7 @@ def _unpublish(settings: Settings) -> None:
 def _watched_pass(settings: Settings, tell: object) -> None:
     try:
         report = locked_pass(settings, time.time())
-    except (SlurmError, SnapshotError) as err:
+    except (BusyError, SlurmError, SnapshotError) as err:  # busy: somebody else changes jobs for long, and may hang
         print(f"workhorse dispatch: {err}", file=sys.stderr, flush=True)
         return
     if callable(tell):

@@ -245,3 +245,15 @@ def test_a_watch_goes_by_the_settings_as_they_are_now(tmp_path, capsys):
     path.unlink()
     assert watching.reread(now) is now
     assert watching.reread(config.Settings())["dispatch.period"] == 60.0
+
+
+def test_who_changes_jobs_for_long_ends_no_watch(tmp_path, monkeypatch, capsys):
+    """The next pass tries again; at the end it is no successor, so that the guard goes on trying."""
+    for module in (passes, watching):
+        monkeypatch.setattr(module, "LOCK_WAIT", 0.1)
+    made = config.Settings({"dispatch.state": str(tmp_path / "state"), "publish.path": str(tmp_path)})
+    with passes.lock(made["dispatch.state"], ".pass.lock"):
+        watching._watched_pass(made, None)
+        assert ".pass.lock" in capsys.readouterr().err
+        with pytest.raises(SlurmError, match="another dispatcher holds"):
+            watching._end(made)
