@@ -133,7 +133,10 @@ def _make_private(path: str) -> None:
     folder = os.path.dirname(path)
     if folder and not os.path.isdir(folder):  # a mistyped path must not become a folder
         raise StoreError(f"{path}: there is no folder {folder}; make it, or name another file with --db or [history] path")
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:  # never one that is there: to close it would drop the locks of any other connection of this process
+        descriptor = os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        return
     try:
         hand_over(descriptor, folder or ".")
     finally:

@@ -311,6 +311,22 @@ def test_locked_by_another_program(tmp_path, made, monkeypatch):
     assert put(made, row(2)).new == 1
 
 
+def test_opening_it_again_keeps_the_locks_of_this_process(made, tmp_path):
+    """Locks of POSIX are the process's, and go with any file descriptor that is closed: others would take it for unused."""
+    store.connect(str(tmp_path / "h.db")).close()
+    other = (
+        "import sqlite3, sys; print(sqlite3.connect(sys.argv[1], timeout=0).execute('PRAGMA journal_mode = DELETE').fetchone())"
+    )
+    done = subprocess.run([sys.executable, "-c", other, str(tmp_path / "h.db")], check=False, capture_output=True, text=True)
+    assert "locked" in done.stderr and not done.stdout
+
+
+def test_a_link_to_a_history_that_is_new(tmp_path):
+    (tmp_path / "h.db").symlink_to(tmp_path / "elsewhere.db")
+    store.connect(str(tmp_path / "h.db")).close()
+    assert (tmp_path / "elsewhere.db").stat().st_mode & 0o777 == 0o600
+
+
 def test_full_disk_leaves_the_database_as_before(made):
     """SQLite's page limit gives the very error of a full disk."""
     put(made, row(1))
