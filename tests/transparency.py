@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,11 +243,16 @@ def more() -> list[Case]:
     ]  # fmt: skip
 
 
+DEPENDENCY = "afterok:1:2?afterany:3"  # as recorded; what became of the jobs 1, 2 and 3 Slurm forgets one day
+
+
 class Runner:
     """Makes calls as an ordinary user of a sandbox and takes down what became of them."""
 
-    def __init__(self, sandbox: Sandbox, folder: Path, user: str = "alice") -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, waiting: Sequence[int] = (), user: str = "alice") -> None:
+        """waiting: jobs that don't start, on which those may depend that name the jobs 1, 2 and 3."""
         self.sandbox, self.folder, self.user = sandbox, folder, user
+        self._dependency = "afterok:{}:{}?afterany:{}".format(*waiting) if waiting else DEPENDENCY
         self.prefix, self.who = sandbox._as_user(user)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
@@ -256,7 +261,7 @@ class Runner:
         """The case's script, at the same path in every run."""
         path = self.folder / f"{case.name}.sh"
         if case.script is not None and not path.exists():
-            path.write_bytes(case.script)
+            path.write_bytes(case.script.replace(DEPENDENCY.encode(), self._dependency.encode()))
             path.chmod(0o755)
         hosts = self.folder / "hostfile"
         if not hosts.exists():

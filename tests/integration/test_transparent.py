@@ -32,7 +32,9 @@ def runner(sandbox: Sandbox) -> Iterator[Runner]:
     for name in ("llm", "small"):
         sandbox.run(["scontrol", "update", f"PartitionName={name}", "State=DOWN"])
     features(sandbox, "fast,slow")
-    yield Runner(sandbox, sandbox.root / "transparency")
+    waiting = [sandbox.sbatch("--hold", "--wrap", "true", user="bob") for _ in range(3)]
+    yield Runner(sandbox, sandbox.root / "transparency", waiting)
+    sandbox.run(["scancel", *map(str, waiting)], check=False)
     sandbox.run(["scancel", "-u", "alice"], check=False)
     for name in ("llm", "small"):
         sandbox.run(["scontrol", "update", f"PartitionName={name}", "State=UP"])
