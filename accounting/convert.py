@@ -67,10 +67,10 @@ class Times(dict[str, "int | None"]):
         self._hours: dict[str, int] = {}
 
     def __missing__(self, text: str) -> int | None:
-        if len(text) == 19:
-            start, seconds = self._hours.get(text[:13]), _CLOCK.get(text[13:])
-            if start is not None and seconds is not None:
-                return start + seconds
+        try:
+            return self._hours[text[:13]] + _CLOCK[text[13:]]
+        except KeyError:
+            pass
         value = (whole(text) or None) if text.isdigit() else self._slow(text)
         if value is not None and not 0 <= value < LAST_TIME:
             raise ValueError(f"{text!r} is not a time between 1970 and 2286")

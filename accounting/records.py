@@ -192,6 +192,8 @@ class Reject(NamedTuple):
     text: str
 
 
+_made = tuple.__new__  # a record of all its values in a tuple: naming or ordering them costs as much again
+
 _NUMBER = re.compile(r"JobID(?:Raw)?=[\d_+]+")
 
 
@@ -259,7 +261,7 @@ class Reader:
         flat = [*job]
         for step in steps:
             flat += step
-        return Group(number, submit, digest("\x1f".join(flat)), job, steps)
+        return _made(Group, (number, submit, digest("\x1f".join(flat)), job, steps))
 
     def attempt(self, group: Group) -> Attempt:
         """Convert a group. Raises ValueError naming the field's text that can't be understood."""
@@ -280,13 +282,13 @@ class Reader:
         mem = tres.mem_mib
         if mem is None and asked:
             mem = asked_memory(self._memory[asked], tres.nodes or nnodes, cpus)
-        return Attempt(
+        return _made(Attempt, (
             cluster or self._cluster, group.job_id, group.submit, label, *parents, user, name, account, partition, qos,
             state, cancelled_by, code, signal, derived, derived_signal, self._time[eligible], start, end,
             elapsed, self._limit[limit], nnodes, cpus, mem, tres.gpus, tres.gpu_type, self._word[node_list] or "",
             self._word[failed_node], self._number[restarts], flags | (NO_RAW_ID if group.job_id < 0 else 0),
             len(group.steps), *self._steps(group.steps),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _times(self, begin: str, finish: str, lasted_text: str, state: str) -> tuple[int | None, int | None, int | None, int]:
         """Start, end, run time and flags: ends before the start are clamped, the hour that DST repeats is resolved."""

@@ -46,7 +46,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_INTEGER, "allocnodes nnodes ncpus alloccpus reqcpus reqnodes ntasks uid gid restarts dbindex associd priority qosraw"
                " wckeyid"),
 )  # fmt: skip
-_NEVER_EMPTY = ("jobidraw", "state", "submit", "start", "end")  # in no row of any Slurm
+_NEVER_EMPTY = ("jobidraw", "state", "submit")  # in no row of any Slurm
 _SHAPES = {name: shape for shape, names in _KINDS for name in names.split()}
 
 
