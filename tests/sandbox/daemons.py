@@ -119,7 +119,10 @@ class Daemons:
         ]  # fmt: skip
 
     def _install_db(self) -> subprocess.Popen[bytes]:
-        """Start the creation of MariaDB's system tables; it takes most of a second, so other things go on meanwhile."""
+        """Start the creation of MariaDB's system tables; it takes most of a second, so other things go on meanwhile.
+
+        Its temporary tables are its own: each server that starts removes all that it finds in a folder that it shares.
+        """
         data = self.lay.root / "db" / "data"
         data.mkdir()
         for path in (data.parent, data):
@@ -127,8 +130,8 @@ class Daemons:
         return self.launch(
             "mariadb-install-db",
             [
-                "mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}", "--skip-name-resolve",
-                "--auth-root-authentication-method=normal", "--skip-test-db", *_small_innodb(),
+                "mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}", f"--tmpdir={data}",
+                "--skip-name-resolve", "--auth-root-authentication-method=normal", "--skip-test-db", *_small_innodb(),
             ],
         )  # fmt: skip
 
