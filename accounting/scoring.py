@@ -15,7 +15,7 @@ from .columns import MARKED_IGNORE, FloatArray, History
 from .groups import worse_groups
 from .lemons import find_lemons
 from .stretches import Stretches
-from .suspects import suspects
+from .suspects import of_history, suspects
 from .trust import marked_now
 
 LEAST_FAILURES = 10  # with fewer, whom they struck is chance
@@ -132,7 +132,7 @@ def little(failures: int, heavy_hours: float) -> tuple[str, ...]:
 
 
 def _published(history: History, chosen: capability.Options) -> ScoreTable:
-    table = capability.score_history(history, chosen)
+    table, until = capability.score_history(history, chosen), of_history(history)
     middle = float(np.median(table.capability[np.isfinite(table.capability)])) if _any(table.capability) else 0.0
     rows = tuple(
         NodeRow(
@@ -142,6 +142,7 @@ def _published(history: History, chosen: capability.Options) -> ScoreTable:
             reliability=_value(table.reliability[i]),
             breakdown=float(table.breakdown[i]),
             tasks=int(table.tasks[i]),
+            suspect_until=float(until[i]),
             note="" if np.isfinite(table.capability[i]) else "no heavy work that says anything: takes the median",
         )
         for i, name in enumerate(history.nodes.names)

@@ -5,8 +5,10 @@ import os
 import pytest
 
 from accounting import events
+from accounting.history import load_history
 from accounting.publish import identified, publish
 from accounting.renew import renew
+from accounting.scoring import score_history
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError
 from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores, read_scores
@@ -155,3 +157,15 @@ def test_where_a_large_part_would_be_suspect_it_is_not_the_nodes(site, wide, lef
         rows.append(row(70 + k, **fields, State="FAILED", ExitCode="1:0", User=f"u{k % 2}"))
     put(made, *rows)
     assert len(renew(made["c"].db, "c", settings, NOW)) == left
+
+
+@pytest.mark.parametrize("method", ["attributed", "published"])
+def test_a_scoring_run_knows_what_the_collect_before_it_found(site, method):
+    """Whatever the method: else a suspect, or a node marked bad, would be drawn until the next collect."""
+    made, settings = site
+    _deaths(made)
+    events.save(made["c"], [events.Event("n2", "bad", NOW - 100, None, "", "", "hardware", "root", "mark")])
+    history = load_history(made["c"].db, "c", NOW, 30.0, settings)
+    table = score_history(history, settings.replace(scoring__method=method))
+    found = {row.name: row.suspect_until for row in table.rows}
+    assert found == {"n1": NOW - 1800 + 620 + 3600, "n2": WHILE_MARKED}
