@@ -107,14 +107,29 @@ def run_pipeline(sandbox: Sandbox, site: Site, bad: list[str]) -> bool:
             f"{name}, job {jobs[name]}, {nodes} node(s):\n"
             + indented(site.workhorse("explain", str(jobs[name]), check=False).stdout)
         )
-    states = sandbox.wait(jobs.values(), timeout=90)
     console.print()
-    for name, number in jobs.items():
-        where = sandbox.job(number)["NodeList"]
-        console.print(f"{name}: {states[number]} on {where}")
-    used = {node for number in jobs.values() for node in site.expand(sandbox.job(number)["NodeList"])}
+    ends = stages_end(sandbox, jobs)
+    used = {node for _, where in ends.values() for node in site.expand(where)}
     console.print(f"planted nodes used by the pipeline: {', '.join(sorted(used & set(bad))) or 'none'}")
-    return set(states.values()) == {"COMPLETED"}
+    return [state for state, _ in ends.values()] == ["COMPLETED"] * len(jobs)
+
+
+def stages_end(sandbox: Sandbox, jobs: dict[str, int]) -> dict[str, tuple[str, str]]:
+    """Wait for stages (name → job id) in their order and tell each one's state and nodes, which are returned by name.
+
+    One that fails is the last: those after it depend on its success, and Slurm lets them wait for ever.
+    """
+    ends: dict[str, tuple[str, str]] = {}
+    for name, number in jobs.items():
+        state = sandbox.wait(number, timeout=90)[number]
+        ends[name] = state, sandbox.job(number)["NodeList"]
+        console.print(f"{name}: {state} on {ends[name][1]}")
+        if state != "COMPLETED":
+            break
+    never = ", ".join(name for name in jobs if name not in ends)
+    if never:
+        console.print(f"{never}: never to start, as {list(ends)[-1]} did not complete")
+    return ends
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -363,6 +363,29 @@ def test_killed_owner_leaves_nothing(when: str, number: signal.Signals) -> None:
     gone(root, 20 if number == signal.SIGKILL else 0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_impatient_owner_ends_after_the_sandbox(number: signal.Signals) -> None:
+    root = Path(f"/tmp/sb-down-{number}-{os.getpid()}")
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, root], cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    sent = 0
+
+    def again() -> bool:
+        nonlocal sent
+        if owner.poll() is None:
+            owner.send_signal(number)
+            sent += 1
+        return owner.returncode is not None
+
+    with owner:
+        assert owner.stdout is not None and owner.stdout.readline() == b"up\n"
+        try:
+            procs.poll(again, 30, "the owner's end", pause=0.02)
+        finally:
+            owner.kill()
+    assert sent > 1
+    gone(root, 0)
+
+
 def with_checkout(root: Path, checkout: str) -> str:
     """Have the sandbox's state tell another checkout; what it told before."""
     known = json.loads((root / "sandbox.json").read_text())

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import procs
+from tests import demo
+from tests.sandbox import Sandbox, procs
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,22 @@ def test_a_checkout_whose_files_are_closed_is_told_with_the_mend(tmp_path: Path)
     done = opened(folder)
     assert done.returncode == 1 and done.stdout == ""
     assert f"can't read {folder}" in done.stderr and f"chmod -R go+rX '{folder}'" in done.stderr
+
+
+def test_a_stage_that_fails_ends_the_demo_s_pipeline_at_once(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those after it pend for ever: they are told of, not waited for."""
+    jobs = {"prepare": sandbox.sbatch("-N1", script="#!/bin/sh\nexit 3\n")}
+    for name in ("pretrain", "evaluate"):
+        after = f"--dependency=afterok:{list(jobs.values())[-1]}"
+        jobs[name] = sandbox.sbatch("-N1", after, script="#!/bin/sh\n")
+    ends = demo.stages_end(sandbox, jobs)
+    where = sandbox.job(jobs["prepare"])["NodeList"]
+    sandbox.run(["scancel", *map(str, jobs.values())])
+    assert ends == {"prepare": ("FAILED", where)} and where in sandbox.nodes
+    assert capsys.readouterr().out.splitlines() == [
+        f"prepare: FAILED on {where}",
+        "pretrain, evaluate: never to start, as prepare did not complete",
+    ]
 
 
 APT = """\

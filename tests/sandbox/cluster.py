@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -69,18 +71,19 @@ class Sandbox(Client):
         return self
 
     def down(self) -> None:
-        """Take all down; harmless when it is down already."""
-        process, self._keeper = self._keeper, None
-        try:
-            if process is not None:
-                self._end_keeper(process)
-        finally:
-            self._restore_sigterm()
+        """Take all down; harmless when it is down already. A signal meanwhile is honoured after it."""
+        with _uninterrupted():
+            process, self._keeper = self._keeper, None
+            try:
+                if process is not None:
+                    self._end_keeper(process)
+            finally:
+                self._restore_sigterm()
 
     def _end_keeper(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
         root: Path | None = getattr(self, "root", None)
-        # Should this be interrupted, the closed pipe (at the latest when we die) still tells the keeper to stop.
+        # Should we be killed, the closed pipe still tells the keeper to stop.
         with process.stdin, process.stdout:
             process.terminate()
             process.wait(timeout=DOWN_TIMEOUT)
@@ -122,6 +125,16 @@ class Sandbox(Client):
         if self._old_sigterm is not None and signal.getsignal(signal.SIGTERM) is _exit_on_sigterm:
             signal.signal(signal.SIGTERM, self._old_sigterm)
         self._old_sigterm = None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An impatient second Ctrl-C waits, too: who leaves before the keeper says that all is down when it isn't yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _exit_on_sigterm(number: int, _frame: FrameType | None) -> None:
