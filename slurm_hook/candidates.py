@@ -75,7 +75,7 @@ def _all_candidates(case: Case, request: Request) -> Field:
     partition = partition_of(case, request)
     if not request.nodes_given or case.memo is None:
         return _field(case, request)
-    need = feasible.need_per_node(request, request.nodes_min)
+    need = _need(case, request, request.nodes_min)
     sizes = _once(
         case, ("sizes", partition), lambda: {feasible.size(case.nodes[name]): case.nodes[name] for name in others(case, request)}
     )
@@ -110,9 +110,7 @@ def _field(case: Case, request: Request) -> Field:
         if not request.nodes_given:
             largest = max(node.cpus for node in usable), max(node.gpus for node in usable)
             count = 0 if demand else feasible.least_nodes(request, *largest)
-        need = feasible.need_per_node(request, max(1, count))
-        if case.live is not None:
-            need = feasible.in_partition(need, request, case.live.partitions.get(partition_of(case, request), {}))
+        need = _need(case, request, max(1, count))
     holds = feasible.each(usable, lambda node: feasible.can_hold(node, need))
     chosen = sorted([node for node, good in zip(usable, holds) if good])  # by name, which comes first in a node
     names = tuple([node.name for node in chosen])
@@ -122,6 +120,13 @@ def _field(case: Case, request: Request) -> Field:
         tuple([s.relative for s in scores]), tuple([s.switch for s in scores]),
         tuple([_bad(s, case.now) for s in scores]), count, need,
     )  # fmt: skip
+
+
+def _need(case: Case, request: Request, count: int) -> Need:
+    need = feasible.need_per_node(request, count)
+    if case.live is None:
+        return need
+    return feasible.in_partition(need, request, case.live.partitions.get(partition_of(case, request), {}))
 
 
 def counted(case: Case, field: Field, total: float) -> Field:
@@ -269,6 +274,23 @@ def partition_of(case: Case, request: Request) -> str:
     if request.partition or case.live is None:
         return request.partition
     return next((name for name, facts in case.live.partitions.items() if facts.get("default")), "")
+
+
+def groups(case: Case, request: Request, field: Field) -> list[tuple[Any, ...]]:
+    """Of each candidate, the sets of candidates that may be all the job can use: those of one partition, where it goes to one
+    of several or which is its own isn't known, and nodes of one shape, as sockets, cores and threads aren't weighed. Empty
+    where all are alike.
+    """
+    nodes = [case.nodes[name] for name in field.names]
+    shapes = feasible.each(nodes, lambda node: (node.cpus, node.gpus))
+    partition = partition_of(case, request)
+    if partition and "," not in partition:
+        return [(shape,) for shape in shapes] if len(set(shapes)) > 1 else []
+    asked = set(partition.split(",")) - {""}
+    return [
+        tuple(group for part in node.partitions if not asked or part in asked for group in ((part,), (part, shape)))
+        for node, shape in zip(nodes, shapes)
+    ]
 
 
 def places(case: Case, request: Request, field: Field) -> dict[str, int]:

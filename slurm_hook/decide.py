@@ -16,6 +16,7 @@ from .candidates import (
     candidates,
     counted,
     gpu_mem,
+    groups,
     of_field,
     others,
     partition_of,
@@ -109,7 +110,7 @@ def why_not_steer(case: Case) -> str:
     obstacles = (
         ("heterogeneous", len(case.requests) > 1), ("block topology", live.topology == "block"),
         ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
-        ("dependency", request.dependency), ("wait", request.wait), ("contiguous", request.contiguous),
+        ("dependency", request.dependency), ("wait", request.wait),
         (f"asks for {', '.join(request.inner)}", request.inner),
         ("the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
         ("the user's excludes are too many for a mark", _too_long_for_a_mark(request.exclude)),
@@ -164,6 +165,8 @@ def _steer(case: Case, field: Field, base: Decision) -> tuple[Decision, list[int
     if isinstance(pool_of, str):
         return base._replace(reason=pool_of), open_now
     pool, probability, demand = pool_of
+    if 0 < request.switches < len({field.leaves[i] for i in pool}):  # Slurm would rather wait for fewer
+        return base._replace(reason="no such few switches are free now"), open_now
     names = {field.names[i] for i in pool}
     user = set(request.exclude)
     steered = base._replace(
@@ -235,7 +238,7 @@ def _avoid(case: Case, fields: Sequence[Field], base: Decision, obstacle: str, o
         own = set(fields[0].without)
         worst = [name for name in worst if name not in own]
     known = [open_now, *[None] * (len(fields) - 1)]
-    excluded = spared(worst, most, [_spare(case, *component) for component in zip(case.requests, fields, known)])
+    excluded = spared(worst, most, [_spare(case, *component) for component in zip(case.requests, fields, known, _leasts(fields))])
     listing = _listing(fields[0], open_now) if case.memo is None and open_now is not None else ()
     if not excluded:  # a node that turns bad while the job waits can be avoided then
         return base._replace(ours=True, reason=f"{obstacle}; no node to avoid", candidates=listing)
@@ -252,17 +255,40 @@ def _worst_first(fields: Sequence[Field]) -> list[str]:
     return sorted(keys, key=lambda name: keys[name])
 
 
-def _spare(case: Case, request: Request, field: Field, known: Sequence[int] | None) -> Spare:
-    def opened() -> tuple[frozenset[int], dict[str, int]]:
-        found = startable(case, request, field) if known is None else known
-        return frozenset(found), topology.count_by_leaf([field.leaves[i] for i in found])
+def _leasts(fields: Sequence[Field]) -> list[int]:
+    """The nodes that must be left of each component's candidates: components start together, so that those which could use
+    the same nodes need enough for all of them."""
+    least = [max(1, field.least) for field in fields]
+    if len(fields) == 1:
+        return least
+    names = [frozenset(field.names) for field in fields]
+    return [sum(n for n, other in zip(least, names) if not own.isdisjoint(other)) for own in names]
 
-    open_now, open_sums = of_field(case, request, field, ("open", blocked(case, request), able(case, request, field)), opened)
+
+def _spare(case: Case, request: Request, field: Field, known: Sequence[int] | None, least: int) -> Spare:
+    belongs = of_field(case, request, field, "groups", lambda: groups(case, request, field))
+
+    def opened() -> tuple[frozenset[int], dict[str, int], dict[Any, int]]:
+        found = startable(case, request, field) if known is None else known
+        return frozenset(found), topology.count_by_leaf([field.leaves[i] for i in found]), _by_group(belongs, found)
+
+    able_now = ("open", blocked(case, request), able(case, request, field))
+    open_now, open_sums, open_group_sums = of_field(case, request, field, able_now, opened)
     return Spare(
         leaves=field.leaves, at=places(case, request, field), open_now=open_now, open_sums=open_sums,
         sums=of_field(case, request, field, "sums", lambda: topology.count_by_leaf(field.leaves)),
-        least=max(1, field.least), without=field.without,
+        least=least, without=field.without, groups=belongs, open_group_sums=open_group_sums,
+        group_sums=of_field(case, request, field, "group sums", lambda: _by_group(belongs, range(len(belongs)))),
     )  # fmt: skip
+
+
+def _by_group(belongs: Sequence[tuple[Any, ...]], positions: Iterable[int]) -> dict[Any, int]:
+    """How many of the candidates at these positions are in each group."""
+    counts: dict[Any, int] = {group: 0 for mine in belongs for group in mine}
+    for i in positions if belongs else ():
+        for group in belongs[i]:
+            counts[group] += 1
+    return counts
 
 
 def _listing(

@@ -26,6 +26,7 @@ REST_PASSES = 10  # passes during which a stage that didn't start in its pool is
 LOOKS = 300_000  # nodes looked at for draws in one pass: the rest of the draws is for the next passes
 WIDEN, STEER, CULPRIT, REFRESH, RELEASE = "widen", "steer", "culprit", "refresh", "release"
 _ORDER = {RELEASE: 0, WIDEN: 1, CULPRIT: 2, STEER: 3, REFRESH: 4}  # what comes first where the updates of a pass are limited
+_NOT_SHARED = {"NO": "exclusive", "USER": "user", "MCS": "mcs", "TOPO": "topo"}  # squeue's words for --exclusive=…
 _RUNS = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
 _BROKEN = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "NOT_RESPONDING", "UNKNOWN"})
 
@@ -141,10 +142,10 @@ def request_of(job: Job, tracked: Tracked) -> Request:
     fixed = node.nodes_max == job.nodes
     return Request(
         nodes_min=job.nodes, nodes_max=job.nodes if fixed else max(node.nodes_max, job.nodes + 1), ntasks_per_node=1,
-        cpus_per_task=max(1, node.cpus), mem_node=node.mem or None, gpus_per_node=node.gpus,
-        exclusive="exclusive" if job.sharing == "NO" else "", partition=job.partition, account=job.account, qos=job.qos,
+        cpus_per_task=max(1, node.cpus), mem_node=node.mem or None, gpus_per_node=node.gpus, gpu_type=node.gpu_type,
+        exclusive=_NOT_SHARED.get(job.sharing, ""), partition=job.partition, account=job.account, qos=job.qos,
         constraint=job.features, exclude=(*jobs.nodes_of(tracked.user), *jobs.nodes_of(tracked.culprits)), minutes=job.minutes,
-        array=job.label if job.array else "", comment=_asking(found),
+        array=job.label if job.array else "", comment=_asking(found), switches=node.switches, odd=node.odd, inner=node.inner,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from . import commands, hostlist, mark
@@ -33,7 +33,8 @@ _marked = lru_cache(maxsize=16384)(mark.parse)  # a pass looks at each job sever
 
 class Details(Record):
     """What only the second form of squeue prints. eligible: epoch seconds, 0 not yet; restarts: times it was requeued;
-    nodes_max: 0 not given; cpus, mem (MiB), gpus: of the whole job."""
+    nodes_max: 0 not given; cpus, mem (MiB), gpus: of the whole job; gpu_type: "" any; switches: most leaf switches, 0 not
+    given; odd, inner: as of a `Request`."""
 
     eligible: float = 0.0
     restarts: int = 0
@@ -41,6 +42,10 @@ class Details(Record):
     cpus: int = 0
     mem: float = 0.0
     gpus: int = 0
+    gpu_type: str = ""
+    switches: int = 0
+    odd: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
 
 
 class Job(Record):
@@ -116,7 +121,18 @@ _FIELDS = (
     ("n", "req_nodes"), ("x", "excludes"), ("N", "node_list"), ("E", "dependency"), ("r", "reason"),
     ("v", "reservation"), ("f", "features"), ("h", "sharing"), ("k", "comment"), ("j", "name"),
 )  # fmt: skip
-_DETAIL_FIELDS = ("JobID", "EligibleTime", "RestartCnt", "MaxNodes", "tres")
+_TRES_PER = ("tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
+# what the submission's options have become; where squeue tells a number above 0, or a word, it was asked for
+_ODD = (("Contiguous", "contiguous"), ("MinTmpDisk", "tmp"), ("Sockets", "sockets-per-node"), ("Cores", "cores-per-socket"))
+_INNER = (
+    ("Threads", "threads-per-core"), ("NTPerCore", "ntasks-per-core"), ("NTPerSocket", "ntasks-per-socket"),
+    ("Licenses", "licenses"), ("tres-per-socket", "gpus-per-socket"),
+)  # fmt: skip
+_DETAIL_FIELDS = (
+    "JobID", "EligibleTime", "RestartCnt", "MaxNodes", "ReqSwitch", *_TRES_PER, *(name for name, _ in _ODD),
+    *(name for name, _ in _INNER if name not in _TRES_PER), "tres",
+)  # fmt: skip
+_UNASKED = frozenset({"", "0", "*", "N/A", "(null)", "65534", "4294967294"})
 _EMPTY = frozenset({"", "(null)", "N/A", "None", "n/a"})
 
 
@@ -183,11 +199,34 @@ def parse_details(text: str, separator: str, end: str) -> dict[int, Details]:
     """Details by raw job id from squeue's output."""
     found = {}
     for row in text.split(end)[:-1]:
-        values = row.strip("\n").split(separator)
-        if len(values) == len(_DETAIL_FIELDS) and values[0].strip().isdigit():
-            job, eligible, restarts, most, tres = (value.strip() for value in values)
-            found[int(job)] = Details(float(_number(eligible)), _number(restarts), _number(most), *parse_tres(tres))
+        values = [value.strip() for value in row.strip("\n").split(separator)]
+        if len(values) == len(_DETAIL_FIELDS) and values[0].isdigit():
+            found[int(values[0])] = _details(dict(zip(_DETAIL_FIELDS, values)))
     return found
+
+
+def _details(told: Mapping[str, str]) -> Details:
+    def asked(table: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+        return tuple(option for name, option in table if told[name] not in _UNASKED)
+
+    kinds, others = gres_kinds(",".join(told[name] for name in _TRES_PER))
+    return Details(
+        float(_number(told["EligibleTime"])), _number(told["RestartCnt"]), _number(told["MaxNodes"]), *parse_tres(told["tres"]),
+        gpu_type=next(iter(kinds)) if len(kinds) == 1 else "", switches=_number(told["ReqSwitch"]), inner=asked(_INNER),
+        odd=(*asked(_ODD), *others, *(("several GPU types",) if len(kinds) > 1 else ())),
+    )  # fmt: skip
+
+
+def gres_kinds(text: str) -> tuple[set[str], tuple[str, ...]]:
+    """GPU types, and GRES other than GPUs, of `gres:gpu:a100:4` (22.05) or `cpu:2,gres/gpu:a100:4,gres/lustre:1`."""
+    kinds, others = set(), []
+    for item in text.split(","):
+        words = item.replace("gres/", "gres:", 1).replace("=", ":").split(":")
+        if words[0] == "gres" and words[1:2] != ["gpu"]:
+            others.append(":".join(words[:2]))
+        elif words[0] == "gres" and len(words) > 2 and not words[2].isdigit():
+            kinds.add(words[2])
+    return kinds, tuple(others)
 
 
 def parse_tres(text: str) -> tuple[int, float, int]:

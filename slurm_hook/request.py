@@ -28,7 +28,7 @@ class Request(Record):
 
     nodes_min, nodes_max: 0 where no node count was given; nodes_sizes: the only counts allowed, where they were given
     as a list or with a step; gpus: in all; gpus_per_node, gpus_per_task, gpus_per_socket: as named; gpu_type: "" any;
-    inner: options that say what a node must have in ways that placement can't weigh;
+    inner: options that make a start now depend on what placement can't weigh;
     mem_node: MiB per node, 0.0 for all of its memory (`--mem=0`), None where not given.
     """
 
@@ -49,7 +49,6 @@ class Request(Record):
     gpus_per_socket: int = 0
     cpus_per_gpu: int = 0
     gpu_type: str = ""
-    tmp: float = 0.0
     exclusive: str = ""
     partition: str = ""
     account: str = ""
@@ -67,7 +66,6 @@ class Request(Record):
     wait: bool = False
     begin: str = ""
     dependency: str = ""
-    contiguous: bool = False
     odd: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
 
@@ -160,13 +158,13 @@ def request_from(options: Mapping[str, str]) -> Request:
         gpus=counts["gpus"][0], gpus_per_node=max(counts["gpus-per-node"][0], gres_gpus),
         cpus_per_gpu=_count(options, "cpus-per-gpu", 0), inner=_among(options, _INNER),
         gpus_per_task=counts["gpus-per-task"][0], gpus_per_socket=counts["gpus-per-socket"][0],
-        gpu_type=next(iter(types), ""), tmp=_memory(options, "tmp") or 0.0,
+        gpu_type=next(iter(types), ""),
         exclusive=_word(options, "exclusive"), partition=get("partition", ""), account=get("account", ""), qos=get("qos", ""),
         name=get("job-name", ""), comment=get("comment", ""), constraint=get("constraint", ""),
         nodelist=get("nodelist", "") or get("nodefile", ""), exclude=_names(get("exclude", "")), array=get("array", ""),
         reservation=get("reservation", ""), switches=_switches(get("switches", "")), minutes=parse_minutes(get("time", "")),
         clusters=get("clusters", "") or get("cluster", ""), wait="wait" in options, begin=get("begin", ""),
-        dependency=get("dependency", ""), contiguous="contiguous" in options, odd=_among(options, _UNMODELLED),
+        dependency=get("dependency", ""), odd=_among(options, _UNMODELLED),
     )  # fmt: skip
 
 
@@ -175,13 +173,13 @@ _UNMODELLED = (
     "burst-buffer", "bb", "bbf", "cluster-constraint", "extra", "uid", "gid", "spread-job", "tres-per-task", "mcs-label",
     "sockets-per-node", "extra-node-info", "overcommit", "core-spec", "thread-spec", "segment", "stepmgr", "no-kill", "prefer",
     "power", "oversubscribe", "immediate", "use-min-nodes", "resv-ports", "consolidate-segments", "spread-segments",
+    "contiguous", "tmp", "cores-per-socket",
 )  # fmt: skip
 
 
-# what a node must have besides, so that nobody can tell whether there is room for the job right now
+# what there must be besides, so that nobody can tell whether the job could start right now
 _INNER = (
-    "hint", "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "cores-per-socket", "gres-flags", "gpus-per-socket",
-    "tmp",
+    "hint", "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "gres-flags", "gpus-per-socket", "licenses", "hold",
 )  # fmt: skip
 
 

@@ -98,6 +98,21 @@ def test_waiting_stages_lose_the_worst_node_and_keep_the_users_excludes(site):
     assert [site.excludes(job) for job in (plain, dependent, array, own, asked)] == ["", "", "", "gpu04", "gpu05"]
 
 
+def test_what_limits_a_waiting_jobs_nodes_is_told_by_squeue(site):
+    site.fill()
+    plain, *special = [
+        site.sbatch("-N2", "--exclusive", *more)
+        for more in ((), ("--contiguous",), ("--cores-per-socket=1",), ("--threads-per-core=1",), ("--switches=1@10",))
+    ]
+    found = jobs.details([plain, *special])
+    assert [(d.odd, d.inner, d.switches, d.gpu_type) for d in (found[job] for job in (plain, *special))] == [
+        ((), (), 0, ""), (("contiguous",), (), 0, ""), (("cores-per-socket",), (), 0, ""), ((), ("threads-per-core",), 0, ""),
+        ((), (), 1, ""),
+    ]  # fmt: skip
+    site.one_pass()
+    assert [site.excludes(job) for job in (plain, *special)] == [BAD, "", "", BAD, BAD]
+
+
 def test_components_of_a_heterogeneous_job_are_updated_by_their_raw_ids(site):
     site.fill()
     told = f"--comment={mark.text(Mark(mode='avoid'))}"

@@ -114,10 +114,54 @@ def test_better_nodes_are_drawn_more_often(method):
     assert sum(name in weak for name in drawn) < len(drawn) * (0.42 if method == "published" else 0.2)
 
 
+def _eight(**parts: tuple[str, ...]) -> dict[str, Node]:
+    """gpu01 … gpu08, in partition llm or those named."""
+    return {name: node(name, partitions=parts.get(name, ("llm",))) for name in NAMES[:8]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "more"),
+    [
+        # of each partition alone the job needs all nodes
+        (four(partition="a,b"), {"nodes": _eight(**{n: ("a",) for n in NAMES[:4]}, **{n: ("b",) for n in NAMES[4:8]})}),
+        # its partition isn't known: any may be the default one
+        (four(), {"live": False, "nodes": _eight(**{n: ("a",) for n in NAMES[:4]}, **{n: ("b",) for n in NAMES[4:8]})}),
+        # components of one job need the same nodes at the same time
+        ((four(), four()), {"nodes": _eight()}),
+        # nodes of the other shape may not do, whatever the reason
+        (four(inner=("hint",)), {"nodes": {n: node(n, cpus=64 if n <= "gpu04" else 32) for n in NAMES[:8]}}),
+        # four nodes of a shape could start it now, a fifth is busy
+        (four(), {"nodes": {
+            n: node(n, cpus=64 if n <= "gpu05" else 32, **({"state": "ALLOCATED"} if n == "gpu05" else {})) for n in NAMES[:9]
+        }}),
+        (four(odd=("contiguous",)), {"nodes": _eight()}),
+    ],
+)  # fmt: skip
+def test_what_a_job_cannot_spare_stays(request_, more):
+    """gpu02 is bad, and without it the job could never start, or not now."""
+    flat = {name: NodeScore(name, capability=1.0, relative=1.0, lemon=name == "gpu02") for name in NAMES}
+    made = decide.decide(case(request_, mode="avoid", scores=flat, **more))
+    assert made.action == "pass" and not made.excludes
+
+
+def test_one_partition_of_several_may_spare_a_node_that_the_others_do_not_have():
+    flat = {name: NodeScore(name, capability=1.0, relative=1.0, lemon=name == "gpu02") for name in NAMES}
+    there = _eight(**{n: ("a",) for n in NAMES[:5]}, **{n: ("b",) for n in NAMES[5:8]})  # b never held four
+    assert decide.decide(case(four(partition="a,b"), mode="avoid", scores=flat, nodes=there)).excludes == ("gpu02",)
+
+
+def test_no_pool_over_more_switches_than_asked_for():
+    there = {name: node(name) for name in ("gpu01", "gpu02", "gpu05", "gpu06")}
+    assert decide.decide(case(four(switches=2), nodes=there)).action == "steer"
+    assert "switches" in decide.decide(case(four(switches=1), nodes=there)).reason
+
+
 @pytest.mark.parametrize(
     ("request_", "more", "reason"),
     [
         (four(array="0-3"), {}, "array"),
+        (four(inner=("licenses",)), {}, "asks for licenses"),
+        (four(inner=("hold",)), {}, "asks for hold"),
         (four(partition="llm,small"), {}, "several partitions"),
         (four(begin="2027-01-01T00:00:00"), {}, "begin"),
         (four(dependency="afterok:1"), {}, "dependency"),

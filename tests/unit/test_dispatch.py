@@ -13,7 +13,7 @@ from slurm_hook.jobs import Details, nodes_of
 from slurm_hook.mark import Mark
 from slurm_hook.snapshot import Reservation
 from slurm_hook.waiting import Tracked
-from tests.unit.jobs_made import NOW, job, nodes, scores, world
+from tests.unit.jobs_made import NOW, job, node, nodes, scores, world
 
 
 def marked(**fields):
@@ -232,6 +232,47 @@ def test_what_is_news_to_a_pass(changes, news):
 STATES = st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN", "IDLE", "IDLE"])
 NUMBERS = st.sets(st.integers(1, 6))
 FLAGS = st.sampled_from([(), (), (), ("DRAIN",), ("PLANNED",), ("RESERVED",), ("COMPLETING",), ("NOT_RESPONDING",)])
+
+
+def _typed(kinds):
+    return {name: node(name, gpu_type=kind) for name, kind in kinds.items()}
+
+
+@pytest.mark.parametrize("mode", ["avoid", "steer"])
+def test_nodes_of_another_gpu_type_are_no_room_for_a_job(mode):
+    """Two nodes have the type that is asked for, one of them a lemon: without it the job could never start."""
+    there = _typed({"a1": "a100", "a2": "a100", **{f"v{i}": "v100" for i in range(8)}})
+    asked = Details(eligible=NOW - 600, nodes_max=2, cpus=2, gpus=16, gpu_type="a100")
+    made = plan([job(details=asked, sharing="OK")], there=there, lemons={"a1"}, mode=mode).updates
+    assert all({"a1", "a2"} <= pool(update, there) for update in made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "confined"),
+    [({}, True), ({"inner": ("licenses",)}, False), ({"odd": ("contiguous",)}, False), ({"switches": 1}, True)],
+)
+def test_what_limits_the_choice_of_nodes_counts_for_waiting_jobs_too(changes, confined):
+    asked = Details(eligible=NOW - 600, nodes_max=2, cpus=2, gpus=16)._replace(**changes)
+    updates = plan([job(details=asked)], lemons={"n3"}).updates
+    assert [update.why for update in updates if update.why == STEER] == [STEER] * confined
+    assert bool(updates) == ("odd" not in changes)
+
+
+@pytest.mark.parametrize(("sharing", "idle_only"), [("USER", False), ("MCS", False), ("OK", True)])
+def test_a_job_that_takes_whole_nodes_is_confined_to_idle_ones(sharing, idle_only):
+    """There is room on n1 and n2, but not for a job that shares with nobody."""
+    busy = {"state": "MIXED", "cpus_used": 1, "mem_used": 1000.0, "gpus_used": 0}
+    there = {
+        f"n{i}": node(
+            f"n{i}",
+            **(busy if i < 3 else {}),
+        )
+        for i in range(1, 5)
+    }
+    made = world([job(sharing=sharing)], there=there)
+    part = {**made.live.partitions["llm"], **({"idle_only": True} if idle_only else {})}
+    (update,) = dispatch.plan(made._replace(live=made.live._replace(partitions={"llm": part})), {}).updates
+    assert (update.why, pool(update, there)) == (STEER, {"n3", "n4"})
 
 
 @settings(max_examples=150, deadline=None)

@@ -101,8 +101,39 @@ def test_limits(limit, minutes):
 
 
 def test_details():
-    raw = f"12{SEP}1800000000{SEP}1{SEP}2{SEP}cpu=2,mem=4G,gres/gpu=8{END}\n13{SEP}N/A{SEP}0{SEP}0{SEP}{END}\n"
+    raw = _details() + _details(JobID="13", EligibleTime="N/A", RestartCnt="0", MaxNodes="0", tres="")
     assert jobs.parse_details(raw, SEP, END) == {12: jobs.Details(1.8e9, 1, 2, 2, 4096.0, 8), 13: jobs.Details()}
+
+
+def _details(**told):
+    """A row as Slurm prints it for a job that asks for nothing special."""
+    plain = {
+        "JobID": "12", "EligibleTime": "1800000000", "RestartCnt": "1", "MaxNodes": "2", "ReqSwitch": "0", "Contiguous": "0",
+        "MinTmpDisk": "0", "Sockets": "*", "Cores": "*", "Threads": "*", "Licenses": "(null)", "NTPerCore": "N/A",
+        "NTPerSocket": "N/A", **dict.fromkeys(jobs._TRES_PER, "N/A"), "tres": "cpu=2,mem=4G,gres/gpu=8",
+    }  # fmt: skip
+    return SEP.join({**plain, **told}[field] for field in jobs._DETAIL_FIELDS) + f"{END}\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "changes"),
+    [
+        ({"tres-per-node": "gres:gpu:a100:4"}, {"gpu_type": "a100"}),
+        ({"tres-per-job": "gres/gpu:a100:8", "tres-per-task": "cpu=2"}, {"gpu_type": "a100"}),
+        ({"tres-per-node": "gres:gpu:4"}, {}),
+        ({"tres-per-node": "gres/gpu:a100:2,gres/gpu:h100:2"}, {"odd": ("several GPU types",)}),
+        ({"tres-per-node": "gres/gpu:4,gres/lustre:1"}, {"odd": ("gres:lustre",)}),
+        ({"Contiguous": "1"}, {"odd": ("contiguous",)}), ({"MinTmpDisk": "10G"}, {"odd": ("tmp",)}),
+        ({"Cores": "4"}, {"odd": ("cores-per-socket",)}), ({"Sockets": "2"}, {"odd": ("sockets-per-node",)}),
+        ({"Threads": "1"}, {"inner": ("threads-per-core",)}), ({"Licenses": "matlab:2"}, {"inner": ("licenses",)}),
+        ({"NTPerSocket": "2"}, {"inner": ("ntasks-per-socket",)}),
+        ({"tres-per-socket": "gres:gpu:1"}, {"inner": ("gpus-per-socket",)}),
+        ({"ReqSwitch": "1"}, {"switches": 1}), ({"ReqSwitch": "2@00:10:00"}, {"switches": 2}),
+    ],
+)  # fmt: skip
+def test_details_tell_what_limits_the_choice_of_nodes(told, changes):
+    (found,) = jobs.parse_details(_details(**told), SEP, END).values()
+    assert found == jobs.Details(1.8e9, 1, 2, 2, 4096.0, 8)._replace(**{"gpu_type": "", **changes})
 
 
 def test_history_joins_names_with_line_breaks():
