@@ -74,8 +74,9 @@ SETTINGS: tuple[Setting, ...] = (
             'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete', OUTCOMES),
     Setting("outcomes", "other", str, "silent", "what any other state says", OUTCOMES),
     Setting("events", "reasons", dict,
-            {"repaired": r"repaired|replaced|swapped|\brma (done|closed)",
-             "planned": r"maint|upgrade|reboot asap|reboot requested|planned|reinstall|firmware update|scheduled",
+            {"repaired": r"(?s)^(?!.*\b(be|being|get|needs?|not|yet|until)\W(repaired|replaced|swapped)).*\b(repaired|replaced|swapped)"
+                         r"|\brma (done|closed)",
+             "planned": r"\bmaint|upgrade|reboot asap|reboot requested|\bplanned|reinstall|firmware update|\bscheduled",
              "user": r"kill task failed|quota|user request|batch job complete failure",
              "hardware": r"\bxid|\becc\b|\bdbe\b|gpu|nvlink|nvidia|hardware|dimm|memory|disk|nvme|\bfan|thermal|temperature|"
                          r"power|\bpsu\b|infiniband|\bib\b|\blink|\bnic\b|pcie|not responding|unexpectedly rebooted|"
