@@ -101,7 +101,7 @@ def lemons(ctx: click.Context, as_json: bool, **source: Any) -> None:
     for line in [*groups, *(f"{one.name}: {one.words}" for one in watched)]:
         say(line)
     if not found:
-        say(f"cluster {history.cluster}: no lemons among {len(history.nodes)} nodes")
+        say(f"cluster {history.cluster}: no lemons among {int(history.nodes.here.sum())} nodes")
 
 
 def _lemon_text(lemon: Lemon) -> str:

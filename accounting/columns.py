@@ -71,7 +71,8 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Nodes:
-    """One row per node: name, GPU type and switch (indices into `gpu_types`, `switches`; -1 none), when it was there."""
+    """One row per node: name, GPU type and switch (indices into `gpu_types`, `switches`; -1 none), when it was there; left:
+    it is no longer in the configuration (empty: all are)."""
 
     names: list[str]
     gpu_type: IntArray
@@ -80,9 +81,15 @@ class Nodes:
     last_seen: FloatArray
     gpu_types: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
+    left: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def here(self) -> BoolArray:
+        """Nodes that are in the configuration, as far as is known: only these can be drained."""
+        return ~self.left if len(self.left) else np.ones(len(self), np.bool_)
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,8 @@ def _nodes(db: Any, cluster_id: int, as_of: float) -> tuple[c.Nodes, c.IntArray]
     first = np.array([np.nan if r[2] is None else r[2] for r in rows], dtype=np.float64)
     last = np.array([np.nan if r[3] is None else r[3] for r in rows], dtype=np.float64)
     none = np.full(len(rows), -1, dtype=np.int32)
-    return c.Nodes([r[1] for r in rows], none, none.copy(), first, np.minimum(last, as_of)), position
+    left = np.array([r[4] is not None and r[4] <= as_of for r in rows], dtype=bool)
+    return c.Nodes([r[1] for r in rows], none, none.copy(), first, np.minimum(last, as_of), left=left), position
 
 
 class _Specs:
@@ -239,7 +240,7 @@ class _Specs:
         for n, r in latest.items():
             gpu_type[n] = types.index(r[4]) if r[4] else -1
             switch[n] = switches.index(r[5]) if r[5] else -1
-        return c.Nodes(nodes.names, gpu_type, switch, nodes.first_seen, nodes.last_seen, types, switches)
+        return replace(nodes, gpu_type=gpu_type, switch=switch, gpu_types=types, switches=switches)
 
 
 def gpu_size(kind: str | None, sizes: Mapping[str, float]) -> float:

@@ -51,7 +51,8 @@ def lemon_probability(scored: Attribution) -> FloatArray:
 def find_lemons(history: History, scored: Attribution) -> Any:
     """Nodes (bool array) that are lemons, or under an open mark `bad`.
 
-    Without a known culprit two users' failures are needed; after a repair, a failure since; marked `ignore`: never.
+    Without a known culprit two users' failures are needed; after a repair, a failure since; marked `ignore`, or no longer in
+    the configuration: never.
     """
     n = len(history.nodes)
     certain = (lemon_probability(scored) >= CERTAINTY) & ((scored.known > 0) | (scored.users >= USERS_NEEDED))
@@ -59,7 +60,7 @@ def find_lemons(history: History, scored: Attribution) -> Any:
         repaired = scored.trust.last_repair(int(node))
         certain[node] = last_evidence(history, scored, int(node)) > repaired
     bad = marked_now(history.events, MARKED_BAD, n, history.as_of)
-    return (certain & ~marked_now(history.events, MARKED_IGNORE, n, history.as_of)) | bad
+    return ((certain & ~marked_now(history.events, MARKED_IGNORE, n, history.as_of)) | bad) & history.nodes.here
 
 
 def last_evidence(history: History, scored: Attribution, node: int) -> float:

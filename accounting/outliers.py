@@ -58,7 +58,7 @@ def outliers(history: History, scored: Attribution, known: frozenset[str] = froz
     users, most = _by_user(node, user, n)
     chance = poisson.sf(found - most - 1, usual)
     stands_out = (found - most >= TIMES * usual) & (users >= USERS) & (chance < CHANCE / max(n, 1)) & (hours > 0)
-    stands_out &= ~marked_now(history.events, MARKED_IGNORE, n, history.as_of)
+    stands_out &= ~marked_now(history.events, MARKED_IGNORE, n, history.as_of) & history.nodes.here
     told = []
     for i in np.flatnonzero(stands_out):
         which = failures.failure[rows[node == i]]

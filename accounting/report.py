@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -148,10 +148,11 @@ def gather(
     scored = attribute(history, options, scoring.model(settings))
     step("telling the stories")
     published = capability.score_history(history, options)
-    cells = {row.name: _cell(row, as_of) for row in table.rows}
+    rows = [row for row, here in zip(table.rows, history.nodes.here.tolist()) if here]  # those that left are nobody's care
+    cells = {row.name: _cell(row, as_of) for row in rows}
     lines = sorted(decisions, key=lambda line: -float(line.get("time", 0)))
     return Report(
-        overview=_overview(history, scored, table, settings),
+        overview=_overview(history, scored, replace(table, rows=tuple(rows)), settings),
         blocks=_blocks(history, cells),
         worst=_worst(db, history, scored, published, cells),
         failures=big_failures(history, scored, as_of - BIG_DAYS * 86400),
@@ -191,7 +192,8 @@ def _blocks(history: History, cells: Mapping[str, Cell]) -> tuple[Block, ...]:
     names = history.nodes.names
     of_switch: dict[str, list[str]] = {}
     for name, switch in zip(names, history.nodes.switch):
-        of_switch.setdefault(history.nodes.switches[switch] if switch >= 0 else "", []).append(name)
+        if name in cells:
+            of_switch.setdefault(history.nodes.switches[switch] if switch >= 0 else "", []).append(name)
     loose = sorted(of_switch.pop("", []), key=hostlist_key)
     switches = sorted(of_switch, key=hostlist_key)
     blocks = [Block(s, tuple(cells[n] for n in sorted(of_switch[s], key=hostlist_key))) for s in switches]

@@ -2,7 +2,9 @@
 
 import json
 import os
+import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -70,6 +72,22 @@ def test_lemons_runs_no_command_and_drains_nothing(database, monkeypatch):
     monkeypatch.setattr(os, "posix_spawn", started)
     monkeypatch.setattr(os, "system", started)
     assert call(database, "lemons").exit_code == 0
+
+
+def test_a_node_that_left_the_cluster_is_no_lemon_to_drain(database, tmp_path):
+    """Nor does the report tell of it; before it left, it was one."""
+    path = str(tmp_path / "history.db")
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("VACUUM INTO ?", (path,))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE nodes SET gone = ? WHERE name = 'n1'", (AS_OF - 86400,))
+        db.commit()
+    assert call(path, "lemons").output == "cluster c: no lemons among 9 nodes\n"
+    earlier = CliRunner().invoke(workhorse, ["lemons", "--db", path, "--as-of", f"uts{AS_OF - 2 * 86400}"])
+    assert earlier.output.startswith("n1: fails ")
+    page = tmp_path / "report.html"
+    assert ": cluster c, 9 nodes, 0 lemons, " in call(path, "report", "-o", str(page)).output
+    assert "NodeName=n1 " not in page.read_text()
 
 
 def test_lemons_as_json(database):
