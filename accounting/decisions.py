@@ -1,4 +1,4 @@
-"""Reading back the decisions that the hook logged: one JSON line each, from the log file of our own or the journal.
+"""Reading back the decisions that the hook logged: one JSON line each, from the log files of our own or the journal.
 
 Standard library only. Lines of users' making (anyone can write to syslog) are data to count, never to act on.
 """
@@ -9,17 +9,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from slurm_hook import bounded
+from slurm_hook import bounded, logfiles
 from slurm_hook.errors import InputError
 
 LOG_FILE = "/var/log/workhorse/workhorse.log"
 JOURNAL = "the journal"
 HOW_TO_KEEP = f"let rsyslog write them to {LOG_FILE} (etc/rsyslog/workhorse.conf), or run as a member of systemd-journal"
 MAX_LINES = 200_000
+ROUTES = ("wrapper", "cli_filter", "job_submit", "dispatch")
 _LINE = re.compile(r"^(?P<when>\S+(?: +\d+ [\d:]+)?) .*?\bworkhorse(?:\[\d+\])?: (?P<json>\{.*\})\s*$")
 
 
@@ -36,24 +37,27 @@ def read(where: str | None, since: float, until: float) -> Iterator[dict[str, An
     """Decisions of a stretch of time (epoch seconds), oldest first; each with its time as `time`. Raises InputError."""
     if where is None:
         return
-    lines = _journal(since, until) if where == JOURNAL else _file(where, until)
+    lines = _journal(since, until) if where == JOURNAL else _file(where, since, until)
     for line in lines:
         if since <= line["time"] <= until:
             yield line
 
 
-def _file(path: str, now: float) -> Iterator[dict[str, Any]]:
+def route(line: Mapping[str, Any]) -> str:
+    """By which of ROUTES a decision came, or "other": anyone can write to syslog."""
+    by = line.get("by", "wrapper")
+    return by if by in ROUTES else "other"
+
+
+def _file(path: str, since: float, now: float) -> Iterator[dict[str, Any]]:
+    """Of a log and of what logrotate made of it, at most the last MAX_LINES: the newest are what is asked for."""
     try:
-        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
-    except OSError as err:
-        raise InputError(f"{path}: can't be read ({err.strerror}); name the log of decisions with --log") from err
-    with file:
-        for number, line in enumerate(file):
-            if number >= MAX_LINES:
-                return
+        for line in logfiles.last_lines(path, MAX_LINES, since):
             parsed = parse_line(line, now)
             if parsed:
                 yield parsed
+    except OSError as err:
+        raise InputError(f"{path}: can't be read ({err.strerror}); name the log of decisions with --log") from err
 
 
 def parse_line(line: str, now: float) -> dict[str, Any] | None:

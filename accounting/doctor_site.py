@@ -289,12 +289,12 @@ def routes(host: Host) -> Answer:
     """By which route did jobs come these seven days, and how many of those that match by none?"""
     since = host.now - 7 * 86400
     source = decisions.source()
-    found = Counter(line.get("by") or "wrapper" for line in decisions.read(source, since, host.now))
+    found = Counter(decisions.route(line) for line in decisions.read(source, since, host.now))
     if source is None:
         return Answer(3, "no log of decisions can be read here", decisions.HOW_TO_KEEP)
     by = ", ".join(f"{count} by {name}" for name, count in found.most_common()) or "none"
     matching = _matching_jobs(host, since)
-    total = sum(found.values())
+    total = sum(found[name] for name in decisions.ROUTES if name != "dispatch")  # what that does to jobs is no way in
     if matching is None:
         return ok(f"decisions of the last 7 days: {by}")
     share = min(1.0, total / matching) if matching else 1.0

@@ -28,7 +28,6 @@ from .sqlite_words import look_at
 
 FILE_NAME = "workhorse.prom"
 DAY = 86400
-ROUTES = ("wrapper", "cli_filter", "job_submit", "dispatch")
 ACTIONS = ("pass", "observe", "avoid", "steer", "fail_open")
 
 
@@ -122,8 +121,8 @@ class Metrics:
 
 def decision_key(line: Mapping[str, Any]) -> tuple[str, str]:
     """Route and action of a logged decision, each one of a closed list."""
-    route, action = line.get("by", "wrapper"), line.get("action", "pass")
-    return (route if route in ROUTES else "other", action if action in ACTIONS else "other")
+    action = line.get("action", "pass")
+    return decisions.route(line), action if action in ACTIONS else "other"
 
 
 def _seconds(hours: float | None) -> float | None:

@@ -98,7 +98,8 @@ def told(facts: JobFacts, settings: Settings, log: str = replay.LOG) -> list[str
     again = replay.words(found, settings.publish.path, log) if found is not None and found.decided and found.seed else []
     # of an array that waits as a whole, dispatch knows the first number only
     numbers = {facts.raw, int(facts.job.partition("_")[0])} if "_" in facts.job else {facts.raw}
-    done = [line for number in sorted(numbers) for line in replay.dispatched(number, settings.publish.path, log)]
+    since = replay.made_at(found.snapshot if found is not None else "")
+    done = [line for number in sorted(numbers) for line in replay.dispatched(number, settings.publish.path, log, since)]
     mode = str(now.settings.get("steer.mode", "")) if now is not None else ""
     return [*explaining.decision_words(facts, then or now, mode), *again, *done, *explaining.nodes_words(facts, now)]
 

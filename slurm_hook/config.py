@@ -74,7 +74,8 @@ SETTINGS: tuple[Setting, ...] = (
             'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete', OUTCOMES),
     Setting("outcomes", "other", str, "silent", "what any other state says", OUTCOMES),
     Setting("events", "reasons", dict,
-            {"repaired": r"(?s)^(?!.*\b(be|being|get|needs?|not|yet|until)\W(repaired|replaced|swapped)).*\b(repaired|replaced|swapped)"
+            {"repaired": r"(?s)^(?!.*\b(be|being|get|needs?|not|yet|until)\W(repaired|replaced|swapped))"
+                         r".*\b(repaired|replaced|swapped)"
                          r"|\brma (done|closed)",
              "planned": r"\bmaint|upgrade|reboot asap|reboot requested|\bplanned|reinstall|firmware update|\bscheduled",
              "user": r"kill task failed|quota|user request|batch job complete failure",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
 import json
+import math
 import os
+import time
 
-from . import drawing, hostlist, mark, placement
+from . import drawing, hostlist, logfiles, mark, placement
 from .errors import InputError, SnapshotError, WorkhorseError
 from .light import TYPE_CHECKING
 from .snapshot import scores_from_json
@@ -41,8 +44,7 @@ def find_line(lines: Iterable[str], seed: int, snapshot: str) -> dict[str, Any] 
 def words(found: Mark, folder: str, log: str) -> list[str]:
     """Lines on how the decision was made, with its draw made again; empty where the log isn't ours to read."""
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            fields = find_line(file, found.seed, found.snapshot)
+        fields = find_line(logfiles.lines(log, made_at(found.snapshot)), found.seed, found.snapshot)
     except OSError:
         return []
     if fields is None:
@@ -89,11 +91,21 @@ DONE = {
 }
 
 
-def dispatched(job: int, folder: str, log: str) -> list[str]:
-    """What dispatch (or its guard) did to a waiting job, in the order of the log; empty where the log isn't ours to read."""
+def made_at(snapshot: str) -> float:
+    """When a snapshot was made (epoch s), as its id says: no line about it is older. Infinite where it doesn't say."""
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            found = [line for line in file if f'"job":{job},' in line or f'"job":{job}}}' in line]
+        return float(calendar.timegm(time.strptime(snapshot[:16], "%Y%m%dT%H%M%SZ")))
+    except ValueError:
+        return math.inf
+
+
+def dispatched(job: int, folder: str, log: str, since: float = math.inf) -> list[str]:
+    """What dispatch (or its guard) did to a waiting job, in the order of the log; empty where the log isn't ours to read.
+
+    since: how old (epoch s) what logrotate made of the log may be; as it stands, today's file alone is read.
+    """
+    try:
+        found = [line for line in logfiles.lines(log, since) if f'"job":{job},' in line or f'"job":{job}}}' in line]
     except OSError:
         return []
     return [text for line in found[-LATEST:] for text in _told(line, job, folder)]

@@ -1,10 +1,12 @@
 """Doctor's checks, each against the states that it is there to tell apart."""
 
+import gzip
 import json
 import os
 import re
 import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import ClassVar
 
 import pytest
@@ -17,6 +19,7 @@ from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import SlurmError
 from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
+from tests.accounting_rows import put, row, stores
 
 NOW = 1_800_000_000.0
 CONFIG = """Configuration data as of 1795964985
@@ -354,6 +357,28 @@ def test_routes(tmp_path, monkeypatch):
     assert answer.level == OK and "2 by wrapper, 1 by job_submit" in answer.text
     monkeypatch.setattr(decisions, "source", lambda: None)
     assert one("routes", fake).level == UNKNOWN
+
+
+def test_routes_are_those_of_seven_days_whatever_anyone_writes_to_syslog(tmp_path, monkeypatch):
+    """logrotate begins a new file each night; what dispatch did to jobs is no way in."""
+    log, made = tmp_path / "w.log", stores(tmp_path / "h.db")
+    put(made, *[row(i, Submit=str(int(NOW) - 86400), Start=str(int(NOW) - 80000), AllocNodes="4") for i in range(1, 31)])
+    lines = ['{"by":"wrapper","action":"avoid"}'] * 20 + ['{"by":["x"],"action":{}}', '{"by":{}}']
+    write_log(tmp_path / "w.log.3.gz", NOW - 3 * 86400, lines)
+    write_log(tmp_path / "w.log.9.gz", NOW - 9 * 86400, lines)
+    write_log(log, NOW - 60, ['{"by":"dispatch","action":"avoid"}'] * 9)
+    monkeypatch.setattr(decisions, "source", lambda: str(log))
+    answer = one("routes", host(settings={"history.path": str(tmp_path / "h.db")}))
+    assert answer.level == OK
+    assert "30 jobs on at least" in answer.text and "20 by wrapper, 9 by dispatch, 2 by other (67%)" in answer.text
+
+
+def write_log(path, when, lines):
+    """A file of syslog, packed if so named, last written to at that moment."""
+    stamp = datetime.fromtimestamp(when, timezone.utc).isoformat()
+    text = "".join(f"{stamp} h workhorse: {line}\n" for line in lines)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    os.utime(path, (when, when))
 
 
 def test_stretches_of_time():

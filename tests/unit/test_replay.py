@@ -1,6 +1,9 @@
 """A decision can be drawn again from its log line and the archived scores."""
 
+import gzip
 import json
+import math
+import os
 
 import pytest
 from hypothesis import given
@@ -139,6 +142,29 @@ def test_what_dispatch_did_is_told_in_order(tmp_path):
     assert told[5].endswith("the guard of a dispatcher that died took all our excludes off") and len(told) == 7
     assert replay.dispatched(1, str(tmp_path), str(tmp_path / "log")) == []
     assert replay.dispatched(12, str(tmp_path), "/nonexistent/log") == []
+
+
+@pytest.mark.parametrize(("age", "kept"), [(3600, True), (-3600, False)], ids=["since the snapshot", "before it"])
+def test_decisions_of_earlier_days_are_found_where_logrotate_put_them(tmp_path, age, kept):
+    """Each night begins a new file; what was written before the snapshot was made tells nothing of it."""
+    found = mark.Mark(mode="avoid", seed=5, snapshot="20261129T203741Z-7da14dc5")
+    line = {"by": "wrapper", "match": "name", "seed": 5, "snapshot": found.snapshot, "reason": "lemons"}
+    texts = [json.dumps(line), log.event("dispatch", "requeue", 12, excludes="gpu07")]
+    packed, made = tmp_path / "log.2.gz", replay.made_at(found.snapshot)
+    packed.write_bytes(gzip.compress("".join(f"Nov 29 18:01:00 ctl workhorse[7]: {text}\n" for text in texts).encode()))
+    os.utime(packed, (made + age, made + age))
+    (tmp_path / "log").write_text("today\n")
+    told = replay.words(found, str(tmp_path), str(tmp_path / "log"))
+    assert told[0].startswith(
+        "decided by the sbatch wrapper; it is ours as its name fits" if kept else "no line of this decision"
+    )
+    assert len(replay.dispatched(12, str(tmp_path), str(tmp_path / "log"), made)) == kept
+    assert replay.dispatched(12, str(tmp_path), str(tmp_path / "log")) == []  # of no snapshot: nothing to look for
+
+
+@pytest.mark.parametrize(("text", "when"), [("20261129T203741Z-7da14dc5", 1_795_984_661.0), ("", math.inf), ("9" * 40, math.inf)])
+def test_when_a_snapshot_was_made(text, when):
+    assert replay.made_at(text) == when
 
 
 @pytest.mark.parametrize(
