@@ -39,11 +39,15 @@ def _standing(node: NodeScore, scores: Scores) -> str:
     rated = sorted(n.capability for n in scores.nodes.values() if n.capability is not None)
     if node.capability is None:
         return f"No capability of its own: it takes the median of the {len(rated)} nodes that have one."
-    below = bisect.bisect_left(rated, node.capability * (1 - ALIKE))
-    above = len(rated) - bisect.bisect_right(rated, node.capability * (1 + ALIKE))
+    margin = ALIKE * abs(node.capability)  # the published method's capability is below 0 where failures prevail
+    below = bisect.bisect_left(rated, node.capability - margin)
+    above = len(rated) - bisect.bisect_right(rated, node.capability + margin)
     times = f"{node.relative:.3g} times the median" if node.relative is not None else f"{node.capability:.3g}"
     interval = f" (90 %: {_short(node.low)} to {_short(node.high)})" if node.low is not None and node.high is not None else ""
-    return f"Capability {times}{interval}: of {len(rated)} scored nodes {below} are worse and {above} better by over {ALIKE:.0%}."
+    are = "is" if below == 1 else "are"
+    return (
+        f"Capability {times}{interval}: of {len(rated)} scored nodes {below} {are} worse and {above} better by over {ALIKE:.0%}."
+    )
 
 
 def _short(number: float) -> str:

@@ -100,7 +100,9 @@ def decision_words(job: JobFacts, scores: Scores | None, mode: str = "") -> list
     when = f", by snapshot {found.snapshot}" if found.snapshot else ""
     lines = [f"Job {job.job}: {MODES[found.mode]}{when}."]
     own = set(hostlist.expand(found.excludes)) if found.excludes else set()
-    if job.excludes is not None and found.mode in NOTHING:
+    if found.mode == "steer" and job.named:  # a job whose user names nodes is never steered
+        lines.append(f"Its node list is ours: {hostlist.fold(list(job.named))} ([steer] form = nodelist).")
+    elif job.excludes is not None and found.mode in NOTHING:
         lines += _excluded([name for name in job.excludes if name not in own], scores, NOTHING[found.mode])
     if own:
         lines.append(f"Left out by its user: {hostlist.fold(sorted(own))}.")
@@ -125,18 +127,22 @@ def _unmarked(job: JobFacts, mode: str) -> str:
 def _excluded(names: Sequence[str], scores: Scores | None, nothing: str) -> list[str]:
     if not names:
         return [nothing]
-    lines = [f"Left out by us: {hostlist.fold(list(names))} ({len(names)} node{'' if len(names) == 1 else 's'})."]
+    lines = [f"Left out by us: {hostlist.fold(list(names))} ({_count(len(names), 'node')})."]
     known = [scores.nodes[name] for name in names if scores is not None and name in scores.nodes]
     known.sort(key=lambda node: node.relative if node.relative is not None else 1e300)
-    more = len(known) - SHOWN
-    return [*lines, *(f"  {node_words(node)}" for node in known[:SHOWN]), *([f"  … and {more} better ones"] if more > 0 else [])]
+    more = [f"  … and {len(known) - SHOWN} more, none of them known to be worse"] if len(known) > SHOWN else []
+    return [*lines, *(f"  {node_words(node)}" for node in known[:SHOWN]), *more]
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def node_words(node: NodeScore) -> str:
     """A published score in one line."""
     text = "no capability of its own" if node.relative is None else f"capability {node.relative:.2g} times the median"
     more = [word for word, holds in (("lemon", node.lemon), ("suspect", node.suspect_until > 0)) if holds]
-    return f"{node.name}: {', '.join([text, *more])}, {node.tasks} tasks"
+    return f"{node.name}: {', '.join([text, *more])}, {_count(node.tasks, 'task')}"
 
 
 def nodes_words(job: JobFacts, scores: Scores | None) -> list[str]:

@@ -69,6 +69,9 @@ def lock(state_path: str, suffix: str = ".lock", wait: float = 0.0) -> Iterator[
     path = state_path + suffix
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError as err:
+        folder = os.path.dirname(path) or "."
+        raise SnapshotError(f"{path}: there is no folder {folder}; make it, or name another file with [dispatch] state") from err
     except OSError as err:
         raise SnapshotError(f"{path}: can't be opened ({err.strerror}); run dispatch as the service user") from err
     try:

@@ -469,8 +469,8 @@ def _note(decision: Decision, mode: str) -> str:
     if mode == "observe":
         return ""
     if decision.total and not decision.pool:
-        counted = f"asked for {decision.nodes} nodes: a demand of {decision.total:.0f} MiB" if decision.nodes else ""
-        return counted or decision.reason
+        nodes = "1 node" if decision.nodes == 1 else f"{decision.nodes} nodes"
+        return f"asked for {nodes}: a demand of {decision.total:.0f} MiB" if decision.nodes else decision.reason
     if decision.action == "steer":
         return f"chosen {hostlist.fold(decision.pool)} of {len(decision.candidates)} nodes"
     if decision.action == "avoid":

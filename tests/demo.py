@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slurm_hook.terminal import count
 from tests.demo_options import arguments
 from tests.sandbox import Sandbox, SandboxError
 from tests.site import Site
@@ -33,7 +34,10 @@ console = Console(highlight=False, soft_wrap=True)
 
 @contextmanager
 def step(title: str):
-    console.rule(f"[bold]{title}", align="left")
+    if console.width > len(title) + 1:
+        console.rule(f"[bold]{title}", align="left")
+    else:  # a rule would cut it short, and it names nodes
+        console.print(f"[bold]{title}")
     started = time.monotonic()
     yield
     console.print(f"[dim]{time.monotonic() - started:.1f} s[/dim]\n")
@@ -88,7 +92,8 @@ def show_scores(site: Site, bad: list[str]) -> bool:
     worst = [row["name"] for row in sorted(rows, key=lambda r: (r["capability"] is None, r["capability"]))][:4]
     found = [name for name in bad if name in worst]
     console.print(f"worst four by CAPABILITY: {', '.join(worst)}; planted: {', '.join(bad)}")
-    console.print(f"{len(found)} of {len(bad)} planted nodes are among the worst four\n")
+    counted = f"{len(found)} of {len(bad)} planted nodes are" if len(bad) > 1 else f"the planted node is{'' if found else ' not'}"
+    console.print(f"{counted} among the worst four")
     return len(found) == len(bad)
 
 
@@ -104,7 +109,7 @@ def run_pipeline(sandbox: Sandbox, site: Site, bad: list[str]) -> bool:
             wanted.append(f"--dependency=afterok:{list(jobs.values())[-1]}")
         jobs[name] = sandbox.sbatch(*wanted, str(script), user="alice", binary=site.sbatch)
         show(
-            f"{name}, job {jobs[name]}, {nodes} node(s):\n"
+            f"{name}, job {jobs[name]}, {count(nodes, 'node')}:\n"
             + indented(site.workhorse("explain", str(jobs[name]), check=False).stdout)
         )
     console.print()
@@ -136,12 +141,13 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     rng = random.Random(options.seed)
     started = time.monotonic()
-    count = "a bad one" if len(options.bad) == 1 else f"{len(options.bad)} bad ones"
-    with step(f"A real Slurm of {options.nodes} nodes with {count}: {', '.join(options.bad)}"):
-        sandbox = Sandbox(nodes=options.nodes).up()
+    planted = "a bad one" if len(options.bad) == 1 else f"{len(options.bad)} bad ones"
+    sandbox = Sandbox(nodes=options.nodes)
     try:
-        version = ".".join(f"{part:02d}" for part in sandbox.version)
-        console.print(f"Slurm {version}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd\n")
+        with step(f"A real Slurm of {options.nodes} nodes with {planted}: {', '.join(options.bad)}"):
+            sandbox.up()
+            version = ".".join(f"{part:02d}" for part in sandbox.version)
+            console.print(f"Slurm {version}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd")
         for name, how in zip(options.bad, ("exit", "signal") * len(options.bad)):
             sandbox.plant(name, 0.9, how)
         with step(f"A history of {options.jobs} jobs"):

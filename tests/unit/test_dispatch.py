@@ -9,6 +9,7 @@ from slurm_hook.config import Settings
 from slurm_hook.decide import Case
 from slurm_hook.directives import Directives
 from slurm_hook.dispatch import CULPRIT, REFRESH, STEER, WIDEN
+from slurm_hook.errors import SnapshotError
 from slurm_hook.jobs import Details, nodes_of
 from slurm_hook.mark import Mark
 from slurm_hook.snapshot import Reservation
@@ -333,3 +334,12 @@ def test_a_job_confined_at_a_time_to_come_is_widened():
 def test_a_reservations_comment_can_not_pass_for_its_fields():
     line = "ReservationName=m StartTime=100 EndTime=200 Nodes=n[1-2] NodeCnt=2 Comment=move Nodes=n9 EndTime=later StartTime=0"
     assert passes.parse_reservations(line) == [{"name": "m", "nodes": ["n1", "n2"], "start": 100.0, "end": 200.0}]
+
+
+def test_without_the_folder_of_its_state_the_mend_is_the_folder(tmp_path):
+    path = tmp_path / "gone" / "dispatch.json"
+    with (
+        pytest.raises(SnapshotError, match=rf"there is no folder {path.parent}; make it, or .*\[dispatch\] state"),
+        passes.lock(str(path)),
+    ):
+        pass

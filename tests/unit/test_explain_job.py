@@ -39,6 +39,10 @@ AVOID, STEER = text(Mark("avoid", "snap1", 3)), text(Mark("steer", "snap1", 3))
         ({"comment": AVOID, "excludes": ("n1",)}, ["n1: capability 0.02 times the median, lemon, 9 tasks"]),
         ({"comment": text(Mark("avoid", "snap1", 3, "n3")), "excludes": ("n1", "n3")}, ["us: n1 (1 node)", "its user: n3"]),
         ({"comment": STEER, "excludes": ()}, ["drawn by probability", "Nothing is left out for it now"]),
+        (
+            {"comment": STEER, "excludes": (), "named": ("n2", "n3")},
+            ["drawn by probability", "Its node list is ours: n[2-3] ([steer]"],
+        ),
         ({"comment": text(Mark("control", "snap1", 3)), "excludes": ()}, ["untouched on purpose"]),
         ({"comment": AVOID, "excludes": None}, ["mode avoid"]),
     ],
@@ -60,6 +64,16 @@ def test_nodes_in_words_worst_first():
         "  n2: capability 1.1 times the median, 12 tasks",
     ]  # fmt: skip
     assert explain.nodes_words(job(nodes=(), state="PENDING"), None) == ["It is PENDING and has no nodes yet."]
+
+
+def test_a_long_list_of_excludes_ends_with_a_count_and_one_task_is_one():
+    nodes = {f"m{i:02}": NodeScore(f"m{i:02}", capability=float(i), relative=i / 4, tasks=1) for i in range(1, 16)}
+    many = Scores("snap1", "alpha", 0.0, 0.0, "published", {}, nodes)
+    said = explain.decision_words(job(comment=STEER, excludes=tuple(nodes), nodes=()), many)
+    assert said[1:3] == ["Left out by us: m[01-15] (15 nodes).", "  m01: capability 0.25 times the median, 1 task"]
+    assert said[-1] == "  … and 3 more, none of them known to be worse"
+    assert not any("Nothing is left out" in line for line in explain.decision_words(
+        job(comment=STEER, excludes=(), named=("n2",)), SCORES))  # fmt: skip
 
 
 def test_rows_are_read_with_hostile_comments():

@@ -1,6 +1,7 @@
 """The submit path stays light: what it imports is a fixed list, and it runs on Python 3.9 syntax."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,8 +61,19 @@ def test_it_does_without_the_costly_ones():
         "print(*sorted({'os', 'random', 're', 'enum', 'json', 'typing', 'subprocess', 'hashlib'} & set(sys.modules)))"
     )
     names = ",".join(name for name in SUBMIT_PATH if name != "__init__")
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(ROOT), names], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", "-S", "-c", code, str(ROOT), names], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []
+
+
+def test_no_isolated_child_of_a_test_writes_into_the_checkout():
+    """-I ignores PYTHONPYCACHEPREFIX, which keeps a checkout clean of compiled modules; those of a copy are its own."""
+    isolated = re.compile(r'\W"-I",')
+    files = [path for part in ("", "unit", "integration") for path in (ROOT / "tests" / part).glob("*.py")]
+    lines = [f"{path.name}: {line.strip()}" for path in files for line in path.read_text().splitlines() if isolated.search(line)]
+    assert [line for line in lines if '"-B"' not in line and "compileall" not in line] == []
+    assert len(lines) > 1, "the pattern finds nothing any more"
 
 
 @pytest.mark.parametrize("version", pythons.OLDER)
