@@ -20,7 +20,7 @@ from .snapshot import Live, Scores
 from .waiting import Tracked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 REST_PASSES = 10  # passes during which a stage that didn't start in its pool is not confined again
 LOOKS = 300_000  # nodes looked at for draws in one pass: the rest of the draws is for the next passes
@@ -70,10 +70,21 @@ def plan(world: World, known: Mapping[int, Tracked]) -> Plan:
     tracked = follow(world.jobs, known, world.nodes)
     ours = [job for job in world.jobs if waiting.concerns(job) and not tracked[job.id].hands_off]
     passing = _Pass(world, tracked)
-    updates = [update for job in in_order(world, ours) for update in passing.consider(job)]
+    updates = [*stranded(world.jobs, known), *(update for job in in_order(world, ours) for update in passing.consider(job))]
     updates.sort(key=lambda update: _ORDER[update.why])
     most = world.settings["dispatch.max_updates"]
     return Plan(tuple(updates[:most]), tracked, max(0, len(updates) - most))
+
+
+def stranded(found: Iterable[Job], known: Mapping[int, Tracked]) -> Iterator[Update]:
+    """Confined jobs that are none of ours to decide about any more, as they are held, or their comment, nodes or reservation
+    were changed since: they are widened, and left alone from then on."""
+    for job in found:
+        if not job.pending or waiting.concerns(job) or (job.mark is None and job.id not in known):
+            continue
+        tracked = waiting.adopt(job, known.get(job.id))
+        if tracked.confined and not tracked.hands_off:
+            yield Update(job, tracked.user, WIDEN, tracked._replace(confined=0.0, ours="", before=tracked.ours))
 
 
 def follow(found: Iterable[Job], known: Mapping[int, Tracked], nodes: Mapping[str, Node]) -> dict[int, Tracked]:
@@ -162,6 +173,10 @@ class _Pass:
         self.pools: list[tuple[float, str]] = []
         self.placed: set[int] = set()
         self.heads = heads(world.jobs)
+        self.components: dict[str, list[Job]] = {}
+        for job in world.jobs:
+            if job.het and job.pending:
+                self.components.setdefault(_base(job), []).append(job)
         self.avoided: dict[tuple[object, ...], Decision] = {}
         self.memo: dict[object, object] = {}
         self.folded: dict[frozenset[str], str] = {}
@@ -215,17 +230,24 @@ class _Pass:
         """Decisions of mode avoid are the same for jobs that ask for the same."""
         # how long a job is matters only to reservations
         minutes = job.minutes if self.world.live.reservations else None
-        key = (*request_of(job, tracked)._replace(comment="", account="", qos="", minutes=minutes),)
+        alike = {"comment": "", "account": "", "qos": "", "minutes": minutes}
+        key = tuple(request._replace(**alike) for request in self._requests(job, tracked))
         if key not in self.avoided:
             self.avoided[key] = self._decide(job, tracked, "avoid")
         return self.avoided[key]
+
+    def _requests(self, job: Job, tracked: Tracked) -> tuple[Request, ...]:
+        """What the job asks for, and after it the other components, which must find room at the same time."""
+        others = [other for other in self.components.get(_base(job), ()) if other.id != job.id]
+        known = [self.tracked.get(other.id, Tracked(user=other.excludes)) for other in others]
+        return (request_of(job, tracked), *map(request_of, others, known))
 
     def _decide(self, job: Job, tracked: Tracked, mode: str) -> Decision:
         world = self.world
         pools = tuple(pool for pool in world.live.pools if pool[1] not in _own_pool(job, world)) + tuple(self.pools)
         live = world.live._replace(queue_head={}, pools=pools)
         case = Case(
-            requests=(request_of(job, tracked),), directives=Directives(), scores=world.scores, settings=world.settings,
+            requests=self._requests(job, tracked), directives=Directives(), scores=world.scores, settings=world.settings,
             nodes=world.nodes, live=live, now=world.now, seed=world.seed(), mode=mode, memo=self.memo,
         )  # fmt: skip
         return decide.decide(case)
@@ -254,6 +276,11 @@ class _Pass:
         parts = frozenset(job.partition.split(","))
         left = sum(n.usable and name not in known and not parts.isdisjoint(n.partitions) for name, n in self.world.nodes.items())
         return culprits if left >= max(1, job.nodes) else frozenset()
+
+
+def _base(job: Job) -> str:
+    """What the components of a heterogeneous job have in common."""
+    return job.label.partition("+")[0]
 
 
 def _own_pool(job: Job, world: World) -> tuple[str, ...]:

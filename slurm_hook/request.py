@@ -179,7 +179,7 @@ _UNMODELLED = (
 
 # what there must be besides, so that nobody can tell whether the job could start right now
 _INNER = (
-    "hint", "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "gres-flags", "gpus-per-socket", "licenses", "hold",
+    "hint", "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "gres-flags", "gpus-per-socket", "licenses",
 )  # fmt: skip
 
 

@@ -161,7 +161,6 @@ def test_no_pool_over_more_switches_than_asked_for():
     [
         (four(array="0-3"), {}, "array"),
         (four(inner=("licenses",)), {}, "asks for licenses"),
-        (four(inner=("hold",)), {}, "asks for hold"),
         (four(partition="llm,small"), {}, "several partitions"),
         (four(begin="2027-01-01T00:00:00"), {}, "begin"),
         (four(dependency="afterok:1"), {}, "dependency"),

@@ -235,6 +235,43 @@ NUMBERS = st.sets(st.integers(1, 6))
 FLAGS = st.sampled_from([(), (), (), ("DRAIN",), ("PLANNED",), ("RESERVED",), ("COMPLETING",), ("NOT_RESPONDING",)])
 
 
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"priority": 0, "reason": "JobHeldUser"}, {}),
+        ({"reservation": "mine"}, {}),
+        ({"comment": "mine"}, {1: Tracked(user="n1", ours="n[2-6]", confined=NOW - 1)}),
+        ({"comment": ""}, {1: Tracked(user="n1", ours="n[2-6]", confined=NOW - 1)}),
+    ],
+)
+def test_a_confined_job_that_is_ours_no_more_is_widened_and_left_alone(changes, known):
+    found = job(**{"excludes": "n[1-6]", "comment": marked(mode="steer", excludes="n1"), **changes})
+    (update,) = plan([found], known, lemons={"n3"}).updates
+    assert (update.excludes, update.why) == ("n1", WIDEN)
+    assert not plan([found._replace(excludes="n1")], {1: update.tracked}, lemons={"n3"}).updates
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"comment": "mine"}, {}), ({"comment": "mine"}, {1: Tracked(user="n1", ours="n[2-6]")}),
+        ({"comment": "mine"}, {1: Tracked(user="n1", ours="n[2-5]", confined=NOW)}),  # the user has changed the nodes, too
+        ({"state": "RUNNING", "comment": "mine", "start": NOW}, {1: Tracked(user="n1", ours="n[2-6]", confined=NOW)}),
+        ({"comment": marked(mode="control"), "excludes": ""}, {}),
+    ],
+)  # fmt: skip
+def test_others_that_are_ours_no_more_stay_as_they_are(changes, known):
+    found = job(**{"excludes": "n[1-6]", **changes})
+    assert not plan([found], known, lemons={"n3"}).updates
+
+
+@pytest.mark.parametrize(("count", "excluded"), [(4, ""), (5, "n3")])
+def test_components_of_a_job_are_left_the_nodes_that_they_need_together(count, excluded):
+    found = [job(number, label=f"1+{number - 1}") for number in (1, 2)]
+    updates = plan(found, there=nodes(count), lemons={"n3"}).updates
+    assert [update.excludes for update in updates] == [excluded] * 2 * bool(excluded)
+
+
 def _typed(kinds):
     return {name: node(name, gpu_type=kind) for name, kind in kinds.items()}
 
