@@ -4,6 +4,7 @@
 local TABLE = "/var/lib/workhorse/avoid.lua" -- on a local disk of the controller: it is read under slurmctld's locks
 local LOCAL = "/etc/workhorse" -- where `workhorse disable` writes its file
 local MAX_TABLE = 1048576
+local MAX_NODES = 65536
 local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set
 
 local M = {}
@@ -52,10 +53,8 @@ local function is_ours(job, known, partition)
     return false
 end
 
--- Names of a partition's node list as Slurm prints it; kept until the list changes.
-local expanded = {}
+-- Names of a node list as Slurm prints it, or as a user writes it: nil for one that is too long to be looked at here.
 local function names(list)
-    if expanded[list] then return expanded[list] end
     local set, count = {}, 0
     local function add(name) set[name] = true; count = count + 1 end
     for item in (list .. ","):gmatch("([^,%[]+%b[][^,]*),?") do
@@ -64,13 +63,20 @@ local function names(list)
         for part in (ranges .. ","):gmatch("([^,]+),") do
             local low, high = part:match("^(%d+)-(%d+)$")
             if not low then low, high = part, part end
+            if tonumber(high) - tonumber(low) + count >= MAX_NODES then return nil end
             for i = tonumber(low), tonumber(high) do add(head .. string.format("%0" .. #low .. "d", i) .. tail) end
         end
     end
     local rest = list:gsub("[^,%[]+%b[][^,]*", "")
     for name in rest:gmatch("[^,]+") do add(name) end
-    expanded = { [list] = { set = set, count = count } }
-    return expanded[list]
+    return { set = set, count = count }
+end
+
+-- Those of a partition, which has thousands; kept until its list changes.
+local last_list, last_names
+local function nodes_of(part)
+    if part.nodes ~= last_list then last_list, last_names = part.nodes, part.nodes and names(part.nodes) end
+    return last_names
 end
 
 local function default_partition(partitions)
@@ -80,16 +86,16 @@ local function default_partition(partitions)
 end
 
 local function choose(job, known, name, part)
-    local nodes = part.nodes and names(part.nodes)
-    if not nodes then return {} end
+    local nodes, own = nodes_of(part), names(job.exc_nodes or "")
+    if not nodes or not own then return {} end
     local wanted, most = number(job.min_nodes) or 1, math.max(1, math.floor(nodes.count * (known.max_excluded or 0.02)))
     local chosen, taken = {}, {}
-    local own = "," .. (job.exc_nodes or "") .. ","
     for _, bad in ipairs(known.bad) do
-        if #chosen < most and bad.partition == name and nodes.set[bad.node] and not own:find("," .. bad.node .. ",", 1, true) then
-            -- as many nodes of the same kind stay as the job needs, so it can't become impossible
-            local left = bad.same - (taken[bad.kind] or 0) - 1
-            if left >= wanted and nodes.count - #chosen - 1 >= wanted then
+        if #chosen < most and bad.partition == name and nodes.set[bad.node] and not own.set[bad.node] then
+            -- as many nodes of the same kind stay as the job needs, so it can't become impossible; those that the user
+            -- excludes may all be of that kind
+            local left = math.min(bad.same - (taken[bad.kind] or 0), nodes.count - #chosen) - own.count - 1
+            if left >= wanted then
                 taken[bad.kind] = (taken[bad.kind] or 0) + 1
                 table.insert(chosen, bad.node)
             end
@@ -102,6 +108,12 @@ local function disabled()
     local file, _, code = io.open(LOCAL .. "/disable")
     if file then file:close() end
     return file ~= nil or code ~= 2 -- there, though it can't be read
+end
+
+-- Jobs of which it can't be told here how many nodes of which kind they need.
+local function unknowable(job)
+    if number(job.het_job_offset) or job.contiguous == 1 or (number(job.req_switch) or 0) > 0 then return true end
+    return not number(job.min_nodes) and ((number(job.num_tasks) or 1) > 1 or job.tres_per_job ~= nil or job.tres_per_task ~= nil)
 end
 
 -- What the user says in a batch script or in the environment that comes with it; Slurm tells neither of other jobs.
@@ -128,6 +140,7 @@ function M.submit(job, partitions)
     if os.time() - (known.created or 0) > (known.max_age or 0) then return end
     if (job.comment or ""):find("^wh=1;.*m=") then return end
     if job.req_nodes or job.reservation or job.features or job.clusters then return end
+    if unknowable(job) then return end
     local own = job.exc_nodes or ""
     if own:find("[^%w_.,%[%]+-]") then return end
     local name = job.partition

@@ -296,14 +296,26 @@ def test_job_submit_appends_to_the_excludes(ask):
         (("-N4",), {"match__partitions": ["small"]}), (("-N8",), {}), (("-N4",), {"bad": ()}), (("-N4", "-p", "llm,small"), {}),
         (("-N4",), {"text": ""}), (("-N4",), {"text": "return {"}), (("-N4",), {"text": "while true do end"}),
         (("-N4",), {"text": "\0\xff" * 1000}), (("-N4",), {"bad": ("gone01",)}),
+        (("-N5", "-x", "gpu[05-07]"), {}),
+        (("-N4", "--contiguous"), {}), (("-N4", "--switches=1@10"), {}),
+        (("-n64", "-J", "train"), {"match__name": "train"}), (("-G64", "-J", "train"), {"match__name": "train"}),
     ],
 )  # fmt: skip
 def test_job_submit_leaves_alone(ask, args, more):
     if args[:3] == ("-N4", "-p", "small"):
         args = ("-N2", "-p", "small")
     job = ask(*args, **more)
-    assert not names(job)
+    assert not names(job) - {"gpu05", "gpu06", "gpu07"}
     assert "Comment" not in job or "m=steer" in job["Comment"]
+
+
+def test_job_submit_leaves_components_alone(controller):
+    """They see nothing of one another there, and may need all nodes together."""
+    sandbox, _, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",)))
+    first = sandbox.sbatch("--hold", "-N4", ":", "-N4", "--wrap=true")
+    assert not names(sandbox.job(first)) and not names(sandbox.job(first + 1))
+    sandbox.run(["scancel", str(first)])
 
 
 @pytest.mark.parametrize(
