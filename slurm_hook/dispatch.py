@@ -230,8 +230,8 @@ class _Pass:
         """Decisions of mode avoid are the same for jobs that ask for the same."""
         # how long a job is matters only to reservations
         minutes = job.minutes if self.world.live.reservations else None
-        alike = {"comment": "", "account": "", "qos": "", "minutes": minutes}
-        key = tuple(request._replace(**alike) for request in self._requests(job, tracked))
+        requests = self._requests(job, tracked)
+        key = tuple(request._replace(comment="", account="", qos="", minutes=minutes) for request in requests)
         if key not in self.avoided:
             self.avoided[key] = self._decide(job, tracked, "avoid")
         return self.avoided[key]
