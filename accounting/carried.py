@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_hook.config import Settings
+
+from . import scoring
+from .capability import Options
 from .store import transaction
 from .stretches import Stretches, none, pack, unpack
 
@@ -21,6 +25,11 @@ def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
         (cluster, f"heavy_threshold/{method}", as_of, as_of - KEEP),
     ).fetchone()
     return None if row is None else float(row[0])
+
+
+def options(db: Any, cluster: str, settings: Settings, as_of: float) -> Options:
+    """The scoring settings for whoever tells of the attributed scores of a moment: with the threshold that they have."""
+    return scoring.options(settings, threshold(db, cluster, "attributed", as_of))
 
 
 def keep_threshold(db: Any, cluster: str, method: str, as_of: float, value: float) -> None:

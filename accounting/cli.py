@@ -117,15 +117,18 @@ class Read(NamedTuple):
 
 
 UNNAMED = "cluster"  # in a dump that doesn't name its cluster, into a history that has none yet or several
-_OF_SLURM = (("starttime", "-S"), ("no_resume", "--no-resume"))
-_OF_DUMPS = (("fields", "--fields"), ("timezone", "--timezone"), ("nodes_path", "--nodes"), ("events_path", "--events"))
+_OF_SLURM = (("starttime", "-S", None), ("endtime", "-E", "now"), ("no_resume", "--no-resume", False))
+_OF_DUMPS = (
+    ("delimiter", "--delimiter", "|"), ("fields", "--fields", None), ("timezone", "--timezone", None),
+    ("nodes_path", "--nodes", None), ("events_path", "--events", None),
+)  # fmt: skip
 
 
 def _check_together(options: dict[str, Any]) -> None:
     """Options that would be passed over in silence. Raises UsageError."""
     dumped = options.get("dump_path") is not None
-    for key, name in _OF_SLURM if dumped else _OF_DUMPS:
-        if options.get(key):
+    for key, name, unused in _OF_SLURM if dumped else _OF_DUMPS:
+        if options.get(key, unused) not in (unused, ""):
             raise UsageError(
                 f"{name}: " + ("is for a running Slurm, not for --file" if dumped else "is for a dump; name it with --file")
             )

@@ -62,8 +62,10 @@ def doctor(ctx: click.Context, names: Sequence[str], role: str | None, listing: 
     """
     chosen = _chosen(names)
     if listing:
-        for check in chosen:
-            click.echo(f"{check.name:13} {check.means}")
+        listed = [{"check": check.name, "means": check.means} for check in chosen]
+        click.echo(
+            json.dumps(listed, indent=1) if form["as_json"] else "\n".join(f"{c['check']:13} {c['means']}" for c in listed)
+        )
         return
     host = host_for(ctx.obj, ctx.meta.get("workhorse.settings_error", ""), ctx.meta.get("workhorse.settings_path"), role)
     if names:  # what is asked for by name is looked at whatever the role

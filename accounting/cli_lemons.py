@@ -16,7 +16,7 @@ from slurm_hook.explain import check_single
 from slurm_hook.snapshot import WHILE_MARKED
 from slurm_hook.terminal import count, json_option, one_line, say
 
-from . import progress, times
+from . import carried, progress, times
 from .attribution import Attribution, attribute
 from .backtest import STEPS, Backtest, Value, backtest, read_truth
 from .cli import database_path
@@ -57,7 +57,8 @@ def _source(command: Any) -> Any:
     return command
 
 
-def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> History:
+def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> tuple[Any, History]:
+    """The database and what it has of the window."""
     path = database_path(ctx, source["db"])
     database = connect_to_read(path)
     now = int(time.time())
@@ -65,16 +66,17 @@ def _load(ctx: click.Context, source: dict[str, Any], window_days: float) -> His
     history = load_history(database, the_cluster(database, path, source["cluster"]), float(moment), window_days, ctx.obj)
     if source["as_of"] and not len(history.tasks):
         raise UsageError(f"--as-of {source['as_of']}: nothing ran in the {window_days:g} days before it, as far as {path} tells")
-    return history
+    return database, history
 
 
 def _scored(ctx: click.Context, source: dict[str, Any]) -> tuple[History, Attribution]:
     settings: Settings = ctx.obj
     with progress.steps(str(ctx.info_name), 2) as step:
         step("reading the history")
-        history = _load(ctx, source, settings.scoring.window_days)
+        database, history = _load(ctx, source, settings.scoring.window_days)
         step("scoring")
-        return history, attribute(history, options(settings), model(settings))
+        chosen = carried.options(database, history.cluster, settings, history.as_of)
+        return history, attribute(history, chosen, model(settings))
 
 
 @click.command()
@@ -119,20 +121,22 @@ def blame(ctx: click.Context, job: str, **source: Any) -> Verdict:
     number = job_number(database, cluster, job)
     since = 0 if number is None else in_use_since(database, cluster, number)
     history, scored = _scored(ctx, source)
-    return who_broke(history, scored, number, job, how_it_failed(database, history.cluster, number), since=since)
+    how = how_it_failed(database, history.cluster, number)
+    return who_broke(history, scored, number, job, how, since=since)
 
 
-def how_it_failed(db: Any, cluster: str, number: int | None) -> str:
-    """In which words the failure of a job is told: a completed one has a failed step, or a person's word against it."""
+def how_it_failed(db: Any, cluster: str, number: int | None) -> tuple[str, float]:
+    """In which words the failure of a job's last attempt is told, and when that was submitted (epoch s): a completed one has
+    a failed step, or a person's word against it. What failed before it, and was requeued, plainly failed."""
     of = "FROM attempts a JOIN clusters c ON c.id = a.cluster_id JOIN states s ON s.id = a.state_id"
     mark = "SELECT 1 FROM job_marks m WHERE (m.cluster_id, m.job_id, m.submit) = (a.cluster_id, a.job_id, a.submit)"
     row = db.execute(
-        f"SELECT s.name, EXISTS ({mark}) {of} WHERE c.name = ? AND a.job_id = ? ORDER BY a.submit DESC LIMIT 1",
+        f"SELECT s.name, EXISTS ({mark}), a.submit {of} WHERE c.name = ? AND a.job_id = ? ORDER BY a.submit DESC LIMIT 1",
         (cluster, number),
     ).fetchone()
     if row is None or row[0] != "COMPLETED":
-        return FAILED
-    return MARKED if row[1] else STEP_FAILED
+        return FAILED, 0.0
+    return (MARKED if row[1] else STEP_FAILED), float(row[2])
 
 
 def job_number(db: Any, cluster: str, job: str) -> int | None:
@@ -181,7 +185,7 @@ def run_backtest(ctx: click.Context, as_json: bool, train: str, testing: str, tr
     settings: Settings = ctx.obj
     with progress.steps("backtest", 1 + STEPS) as step:
         step("reading the history")
-        history = _load(ctx, source, train_days + test_days)
+        _, history = _load(ctx, source, train_days + test_days)
         tickets = _tickets(truth, history) if truth else None
         result = backtest(
             history, train_days, test_days, options=options(settings), model=model(settings),

@@ -51,6 +51,12 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
     """
     if as_list and (node or job):
         raise UsageError("--list: shows all marks; name no node and no job with it")
+    if job is not None and (options["until"] or options["at_text"] != "now"):
+        raise UsageError("--at, --until: of marks of nodes; a job is wrong for good")
+    if job is not None and node is not None and mark_name is not None:
+        raise UsageError(f"--job {job}: name no node ({node}) with it")
+    if options["undo"] and (options["note"] or options["until"] or options["at_text"] != "now"):
+        raise UsageError("--undo: takes the last such mark off; give no --at, --until or --note with it")
     if len(options["note"]) > LONGEST_NOTE:
         raise UsageError(f"--note: {len(options['note'])} characters; at most {LONGEST_NOTE}")
     path = database_path(ctx, options["db"])
@@ -66,7 +72,7 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
         store = Store(db, path, the_cluster(db, path, options["cluster"]))
         if job is not None:
             name = node if mark_name is None else mark_name
-            told = unmark_job(store, job, name) if options["undo"] else mark_job(store, job, name, options["note"])
+            told = unmark_job(store, job, name or "wrong") if options["undo"] else mark_job(store, job, name, options["note"])
         else:
             told = unmark_node(store, node, mark_name) if options["undo"] else mark_node(store, node, mark_name, options)
     tell(*told, as_json=options["as_json"])

@@ -93,8 +93,10 @@ def refresh(ctx: click.Context, db: str | None, cluster: str | None, method: str
     write_metrics(ctx.obj)
     path = database_path(ctx, db)
     database = connect(path, create=False)
+    clusters = collected["clusters"]  # the one of this configuration, whatever others the history has
+    name = the_cluster(database, path, clusters[0] if cluster is None and len(clusters) == 1 else cluster)
     with progress.steps("score", refreshing.STEPS) as step:
-        done = refreshing.run(database, the_cluster(database, path, cluster), _settings(ctx.obj, method), step=step)
+        done = refreshing.run(database, name, _settings(ctx.obj, method), step=step)
     for note in done.notes:
         say(f"note: {note}", err=True)
     tell(_closing(done), {"collected": collected, **_values(done)}, as_json=as_json)

@@ -251,8 +251,8 @@ class Backfill:
         self.start = start
         old = store.value("backfill_start")
         after = store.value("backfill_next")
-        # "now-90days" is another second each time: the same stretch within a day
-        if resume and old is not None and after is not None and abs(old - start) <= DAY and old < after < end:
+        # "now-90days" is a later second each time: the same stretch within a day. One that begins earlier has not been read
+        if resume and old is not None and after is not None and old <= start <= old + DAY and old < after < end:
             self.start = after
         self.resumed = self.start != start
         self._note(old if self.resumed else start, end, self.start)

@@ -23,6 +23,7 @@ SILENT, RIGHT, WRONG, SURVIVED = 0, 1, 2, 3
 
 # kinds of node events
 DOWN, DRAIN, REPAIRED, MARKED_BAD, MARKED_IGNORE, REPORTED = 0, 1, 2, 3, 4, 5
+MARKS = (REPAIRED, MARKED_BAD, MARKED_IGNORE)  # people's: until when one holds is known when it is made
 # class of a reason after [events.reasons]
 REASON_UNKNOWN, REASON_HARDWARE, REASON_USER, REASON_PLANNED, REASON_REPAIRED = 0, 1, 2, 3, 4
 MOST_SAID = 60  # characters of a reason that are told
@@ -154,6 +155,11 @@ def together(key: Any, time: FloatArray, within: float) -> Any:
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(fresh) - 1
     return number
+
+
+def known_ends(kind: ByteArray, end: FloatArray, as_of: float) -> FloatArray:
+    """Ends of events as they were known at a moment: what ended later was still open (NaN), but for marks."""
+    return np.where((end > as_of) & ~np.isin(kind, MARKS), np.nan, end)
 
 
 def empty_events() -> Events:

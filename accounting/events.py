@@ -131,9 +131,11 @@ def parse_import(
 def _imported(item: Mapping[str, object], classify: Reasons) -> Event:
     if not isinstance(item, dict):
         raise ValueError("not an object")
-    node, kind, source = (str(item[k]).strip() for k in ("node", "kind", "source"))
+    node, kind, source = (str("" if item[k] is None else item[k]).strip() for k in ("node", "kind", "source"))
     if not node or not re.fullmatch(r"[\w.-]+", node, re.ASCII):
         raise ValueError(f"{node!r} is not a node name")
+    if not kind or not source:
+        raise ValueError(f"no {'source' if kind else 'kind'}")
     start, end = when(item["time"]), None if item.get("end") is None else when(item["end"])
     if end is not None and end < start:
         raise ValueError("its end is before its time")

@@ -38,12 +38,14 @@ class Verdict:
 
 
 def who_broke(
-    history: History, scored: Attribution, number: int | None, label: str = "", how: str = FAILED, *, since: float = 0.0
-) -> Verdict:
+    history: History, scored: Attribution, number: int | None, label: str = "", last: tuple[str, float] = (FAILED, 0.0), *,
+    since: float = 0.0,
+) -> Verdict:  # fmt: skip
     """The verdict on the last failed attempt of a job, or why there is none.
 
-    number: Slurm's own (None: accounting doesn't know it); label: as people see it; how: what the failure was (FAILED,
-    STEP_FAILED or MARKED); since: what began before is of an earlier job of this number (epoch s).
+    number: Slurm's own (None: accounting doesn't know it); label: as people see it; last: what the failure of an attempt was
+    (FAILED, STEP_FAILED or MARKED) that began at this moment (epoch s) or later, others just failed; since: what began before
+    is of an earlier job of this number (epoch s).
     """
     job = label or str(number)
     if number is None:
@@ -55,9 +57,11 @@ def who_broke(
         return Verdict(job, "none", (), 0.0, f"job {job}: {stretch}")
     failed = attempts[scored.failures.of_attempt[attempts] >= 0]
     if len(failed) == 0:
-        how = OUTCOMES.get(int(history.attempts.outcome[attempts[-1]]), "still runs, or ended at its time limit")
-        return Verdict(job, "none", (), 0.0, f"job {job}: no failed attempt; the last one {how}")
-    failure = int(scored.failures.of_attempt[failed[np.argmax(scored.ran.end[failed])]])
+        end = OUTCOMES.get(int(history.attempts.outcome[attempts[-1]]), "still runs, or ended at its time limit")
+        return Verdict(job, "none", (), 0.0, f"job {job}: no failed attempt; the last one {end}")
+    attempt = failed[np.argmax(scored.ran.end[failed])]
+    failure = int(scored.failures.of_attempt[attempt])
+    how = last[0] if scored.ran.start[attempt] >= last[1] else FAILED
     rows = np.flatnonzero(scored.failures.failure == failure)
     rows = rows[np.argsort(-scored.blame[rows], kind="stable")]
     nodes = tuple((history.nodes.names[int(scored.failures.node[r])], float(scored.blame[r])) for r in rows)
@@ -114,7 +118,7 @@ def _node_sentence(history: History, scored: Attribution, failure: int, row: int
     evidence = [
         *([] if how == FAILED else [f"{how} there"]),
         *_events(history, node, float(failures.time[failure])),
-        *_others(history, scored, node, failure),
+        *_others(scored, node, failure),
         *_rate(scored, node),
     ]
     if failures.culprit[row] and not any("drained" in e or "down" in e for e in evidence):
@@ -135,7 +139,7 @@ def _events(history: History, node: int, time: float) -> list[str]:
     return told[:2]
 
 
-def _others(history: History, scored: Attribution, node: int, failure: int) -> list[str]:
+def _others(scored: Attribution, node: int, failure: int) -> list[str]:
     """How many other users' jobs died there in the week around: as counts, never by name."""
     failures = scored.failures
     rows = np.flatnonzero((failures.node == node) & (scored.blame >= LIKELY_BLAME) & (failures.failure != failure))

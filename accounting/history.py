@@ -197,7 +197,7 @@ class _Specs:
         self.since = np.array([r[1] for r in rows], dtype=np.float64)
         self.memory = np.array([np.nan if r[2] is None else r[2] for r in rows], dtype=np.float64)
         self.gpus = np.array([r[3] or 0 for r in rows], dtype=np.float64)
-        guessed = sum(r[6] == "inferred" for r in rows)
+        guessed = sum(kind == "inferred" for kind in {r[0]: r[6] for r in rows}.values())  # by the latest of each
         self.notes = [f"{guessed} nodes have no inventory: their size is the most that ran on them at once"] if guessed else []
 
     def at(self, node: c.IntArray, when: c.FloatArray) -> NDArray[np.int64]:
@@ -273,12 +273,13 @@ def _events(db: Any, cluster_id: int, node_at: c.IntArray, window: tuple[float, 
         return c.empty_events()
     text = tuple(loaded_text(r[6]) for r in rows)
     kept = [classify(words) if r[5] == "slurmdbd" else r[2] for r, words in zip(rows, text)]
-    end = np.array([np.nan if r[4] is None or r[4] > as_of else r[4] for r in rows], dtype=np.float64)
+    kind = np.array([_KINDS.get(r[1], c.REPORTED) for r in rows], dtype=np.int8)
+    end = np.array([np.nan if r[4] is None else r[4] for r in rows], dtype=np.float64)
     return c.Events(
         node=node_at[np.array([r[0] for r in rows], dtype=np.int64)],
-        kind=np.array([_KINDS.get(r[1], c.REPORTED) for r in rows], dtype=np.int8),
+        kind=kind,
         reason=np.array([_CLASSES.get(name, c.REASON_UNKNOWN) for name in kept], dtype=np.int8),
         start=np.array([r[3] for r in rows], dtype=np.float64),
-        end=end,
+        end=c.known_ends(kind, end, as_of),
         text=text,
     )

@@ -108,7 +108,7 @@ def history_readable(settings: Settings) -> bool:
 
 def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> dict[str, Story]:
     """Stories of nodes by name. Raises StoreError."""
-    from . import capability, progress, scoring  # noqa: PLC0415 - numpy
+    from . import capability, carried, progress, scoring  # noqa: PLC0415 - numpy
     from .attribution import attribute  # noqa: PLC0415
     from .history import load_history  # noqa: PLC0415
     from .store import connect_to_read  # noqa: PLC0415
@@ -119,7 +119,7 @@ def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> d
         step("reading the history")
         history = load_history(db, cluster, time.time(), settings.scoring.window_days, settings)
         step("scoring")
-        options = scoring.options(settings)
+        options = carried.options(db, cluster, settings, history.as_of)
         scored = attribute(history, options, scoring.model(settings))
         table = capability.score_history(history, options)
         position = {name: at for at, name in enumerate(history.nodes.names)}

@@ -69,12 +69,13 @@ class Metrics:
         return [{"name": s.name, "labels": s.labels, "value": s.value if math.isfinite(s.value) else None} for s in samples]
 
     def fill_scores(self, scores: Scores, now: float) -> None:
-        """What is known of the nodes."""
+        """What is known of the nodes. The published method's reliability is no time."""
         states: Counter[str] = Counter({"scored": 0, "unscored": 0, "lemon": 0, "suspect": 0})
+        mtbf = _seconds if scores.method == "attributed" else lambda hours: None
         for name, node in scores.nodes.items():
             labels = (scores.cluster, name)
             states["scored" if node.capability is not None else "unscored"] += 1
-            for gauge, value in ((self.relative, node.relative), (self.mtbf, _seconds(node.reliability)),
+            for gauge, value in ((self.relative, node.relative), (self.mtbf, mtbf(node.reliability)),
                                  (self.hazard, node.hazard and node.hazard / 3600), (self.tasks, node.tasks)):  # fmt: skip
                 if value is not None:
                     gauge.labels(*labels).set(value)

@@ -26,9 +26,7 @@ class NodeSpec(NamedTuple):
     switch: str = ""
 
 
-_KEYS = ("NodeName", "CPUTot", "RealMemory", "Gres", "AvailableFeatures", "Partitions")
 _PAIR = re.compile(r"(?:^| )(NodeName|CPUTot|RealMemory|Gres|AvailableFeatures|Partitions)=(\S*)")
-_GPU = re.compile(r"gpu(?::([^:,(]+))??(?::(\d+))?(?:\([^)]*\))?(?:,|$)")
 
 
 def parse_nodes(text: str) -> list[NodeSpec]:
@@ -129,7 +127,7 @@ def save(store: Store, specs: Iterable[NodeSpec], when: int, source: str) -> int
         seen = []
         for spec in specs:
             node = store.node_id(spec.name)
-            seen.append((when, when, node))
+            seen.append((when or None, node))  # that of a dump tells no time
             values = tuple(v if v != "" else None for v in spec[1:])
             if current.get(node, (None,))[0:] != (*values, source):
                 changes += 1
@@ -139,8 +137,8 @@ def save(store: Store, specs: Iterable[NodeSpec], when: int, source: str) -> int
                     (node, when, *values, source),
                 )
         store.conn.executemany(
-            "UPDATE nodes SET first_seen = min(coalesce(first_seen, ?1), ?1), last_seen = max(coalesce(last_seen, ?2), ?2),"
-            " gone = NULL WHERE id = ?3",
+            "UPDATE nodes SET first_seen = coalesce(min(coalesce(first_seen, ?1), ?1), first_seen),"
+            " last_seen = coalesce(max(coalesce(last_seen, ?1), ?1), last_seen), gone = NULL WHERE id = ?2",
             seen,
         )
         store.conn.execute(
@@ -190,11 +188,9 @@ def infer(store: Store) -> int:
         " ORDER BY t.node_id, t.start"
     )
     specs: list[NodeSpec] = []
-    first: dict[str, int] = {}
-    for name, start, sizes, kind in _largest(store.conn.execute(sql, (store.cluster_id,))):
+    for name, sizes, kind in _largest(store.conn.execute(sql, (store.cluster_id,))):
         mem, cpus, gpus = (int(s) if s else None for s in sizes)
         specs.append(NodeSpec(name, mem, cpus, gpus, kind))
-        first[name] = start
     with transaction(store.conn, store.path):
         for spec in specs:
             store.conn.execute(
@@ -205,18 +201,18 @@ def infer(store: Store) -> int:
     return len(specs)
 
 
-def _largest(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[str, int, list[float], str | None]]:
-    """Rows sorted by node and start → name, first start, largest concurrent (memory, CPUs, GPUs), GPU type."""
+def _largest(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[str, list[float], str | None]]:
+    """Rows sorted by node and start → name, largest concurrent (memory, CPUs, GPUs), GPU type."""
     import heapq  # noqa: PLC0415
 
-    node, name, first, kind = None, "", 0, None
+    node, name, kind = None, "", None
     running: list[tuple[int, float, float, float]] = []
     now, most = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     for number, its_name, start, end, *amounts, gpu_type in rows:
         if number != node:
             if node is not None:
-                yield name, first, most, kind
-            node, name, first, kind = number, its_name, start, None
+                yield name, most, kind
+            node, name, kind = number, its_name, None
             running, now, most = [], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         while running and running[0][0] <= start:
             ended = heapq.heappop(running)
@@ -227,4 +223,4 @@ def _largest(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[str, int, list[f
         most = [max(x, y) for x, y in zip(most, now)]
         kind = gpu_type or kind
     if node is not None:
-        yield name, first, most, kind
+        yield name, most, kind

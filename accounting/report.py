@@ -16,7 +16,7 @@ import numpy as np
 
 from slurm_hook.config import Settings
 
-from . import capability, explain, lemons, scoring
+from . import capability, carried, explain, lemons, scoring
 from .attribution import Attribution, attribute
 from .columns import WRONG, History
 from .history import load_history
@@ -143,8 +143,9 @@ def gather(
     step("reading the history")
     history = load_history(db, cluster, as_of, settings.scoring.window_days, settings)
     step("scoring")
-    table = scoring.score_history(history, settings)
-    options = scoring.options(settings)
+    threshold = carried.threshold(db, cluster, settings.scoring.method, as_of)
+    table = scoring.score_history(history, settings, threshold=threshold)
+    options = carried.options(db, cluster, settings, as_of)
     scored = attribute(history, options, scoring.model(settings))
     step("telling the stories")
     published = capability.score_history(history, options)

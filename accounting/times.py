@@ -12,6 +12,9 @@ from .convert import LAST_TIME, Times
 
 HOUR = 3600
 DAY = 86_400
+SECONDS_DIGITS = (
+    9  # plain digits are epoch seconds (from 1973 on); fewer are a date to sacct (MMDD[YY]), and to people (YYYYMMDD)
+)
 _UNITS = {"second": 1, "minute": 60, "hour": HOUR, "day": DAY, "week": 7 * DAY}
 _NOW = re.compile(r"(?a)now(?:([+-])(\d{1,12})(second|minute|hour|day|week)s?)?")
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
@@ -47,7 +50,7 @@ def _parsed(word: str, now: int) -> int | None:
         day = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
         shift = {"yesterday": -1, "tomorrow": 1}.get(word, 0)
         return int((day + timedelta(days=shift)).timestamp())
-    if word.removeprefix("uts").isdecimal() and len(word) <= 15:
+    if word.removeprefix("uts").isdecimal() and len(word) <= 15 and (word.startswith("uts") or len(word) >= SECONDS_DIGITS):
         return int(word.removeprefix("uts"))
     for form in _FORMATS:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import SURVIVED, Events, History, Tasks
+from .columns import SURVIVED, Events, History, Tasks, known_ends
 
 
 def until(history: History, as_of: float, window_start: float | None = None) -> History:
@@ -32,6 +32,6 @@ def until(history: History, as_of: float, window_start: float | None = None) -> 
 
 def _events(events: Events, as_of: float) -> Events:
     kept = events.start <= as_of
-    end = np.where(events.end > as_of, np.nan, events.end)
+    end = known_ends(events.kind, events.end, as_of)
     text = tuple(words for words, one in zip(events.text, kept.tolist()) if one)
     return Events(events.node[kept], events.kind[kept], events.reason[kept], events.start[kept], end[kept], text)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import MARKED_BAD, MARKED_IGNORE, REASON_REPAIRED, REPAIRED, Events, FloatArray
+from .columns import MARKED_BAD, MARKED_IGNORE, MARKS, REASON_REPAIRED, REPAIRED, Events, FloatArray
 
 REPAIR_FACTOR = 0.5
 ONE_REPAIR = 86400.0  # s; what is told of repairs in this time is told of one
@@ -75,7 +75,7 @@ def _apart(times: list[float]) -> list[float]:
 
 def _next_mark(events: Events, i: int) -> float:
     """When the next mark of the node begins after the one in row i; of the same moment the later row. Infinite: none."""
-    marks = np.isin(events.kind, (REPAIRED, MARKED_BAD, MARKED_IGNORE)) & (events.node == events.node[i])
+    marks = np.isin(events.kind, MARKS) & (events.node == events.node[i])
     later = (events.start > events.start[i]) | ((events.start == events.start[i]) & (np.arange(len(events)) > i))
     return float(events.start[marks & later].min(initial=np.inf))
 

@@ -180,6 +180,8 @@ def test_a_mistyped_history_becomes_no_folder_and_no_database(run, tmp_path):
         (["--nodes", "n"], "--nodes: is for a dump; name it with --file"),
         (["--timezone", "UTC"], "--timezone: is for a dump"),
         (["--file", "dump", "-S", "now-1days"], "-S: is for a running Slurm, not for --file"),
+        (["--file", "dump", "-E", "now-1days"], "-E: is for a running Slurm, not for --file"),
+        (["--delimiter", ";"], "--delimiter: is for a dump; name it with --file"),
     ],
 )
 def test_options_that_do_nothing_together_are_refused(run, options, words):

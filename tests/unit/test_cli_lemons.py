@@ -9,9 +9,11 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from accounting import cli_marks
+from accounting import carried, cli_lemons, cli_marks, report
+from accounting.attribution import attribute
 from accounting.cli_lemons import how_it_failed
 from accounting.explain import FAILED, MARKED, STEP_FAILED
+from accounting.store import connect
 from slurm_hook.cli import workhorse
 from slurm_hook.errors import InputError, UsageError
 from tests.accounting_rows import put, row, stores
@@ -90,6 +92,20 @@ def test_a_node_that_left_the_cluster_is_no_lemon_to_drain(database, tmp_path):
     assert "NodeName=n1 " not in page.read_text()
 
 
+def test_whoever_tells_of_scores_has_the_threshold_that_they_have(database, tmp_path, monkeypatch):
+    """It is kept for 30 days: else `lemons` could deny what `nodes` calls one."""
+    path, used = str(tmp_path / "history.db"), []
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("VACUUM INTO ?", (path,))
+    carried.keep_threshold(connect(path), "c", "attributed", AS_OF - DAY, 0.77)
+    for module in (cli_lemons, report):
+        monkeypatch.setattr(module, "attribute", lambda history, chosen, *more: used.append(chosen) or attribute(history, chosen))
+    for words in (["lemons"], ["explain", "1"], ["report", "-o", str(tmp_path / "r.html")]):
+        CliRunner().invoke(workhorse, [words[0], "--db", path, "--as-of", f"uts{AS_OF}", *words[1:]])
+    assert [chosen.heavy_threshold for chosen in used] == [0.77] * 3
+    assert "<b>77%</b>" in (tmp_path / "r.html").read_text()
+
+
 def test_lemons_as_json(database):
     data = json.loads(call(database, "lemons", "--json").output)
     assert [x["name"] for x in data["lemons"]] == ["n1"]
@@ -135,7 +151,7 @@ def test_how_a_job_failed(tmp_path, state, mark, how):
     put(made, row(7, State=state))
     if mark:
         cli_marks.mark_job(made[""], "7", "wrong", "loss is NaN")
-    assert how_it_failed(made[""].db, "c", 7) == how
+    assert how_it_failed(made[""].db, "c", 7) == (how, 0.0 if how == FAILED else 900.0)
 
 
 def test_backtest_usage(database):
@@ -190,8 +206,9 @@ def test_a_number_that_was_used_before_is_another_job(tmp_path, between, words):
     """The job of that number now ended well; a month before one of another user lost its node. A requeue follows at once."""
     first = _ran(7, 88 - between, 0, 2, "n1", State="NODE_FAIL", User="u1")
     path = _small(tmp_path, first, _ran(7, 88, 2, 1, "n2", State="COMPLETED", User="u2"))
+    # the requeued attempt that ended well has nothing to do with how the one before it failed
     try:
         said = call(path, "explain", "7").output
     except InputError as err:
         said = str(err)
-    assert words in said
+    assert words in said and "completed" not in said

@@ -313,6 +313,8 @@ def test_every_check_is_listed_once_with_its_meaning():
     assert len(set(names)) == len(names)
     listed = CliRunner().invoke(workhorse, ["doctor", "--list"]).output
     assert all(check.name in listed and check.means in listed for check in cli_doctor.CHECKS)
+    data = json.loads(CliRunner().invoke(workhorse, ["doctor", "--list", "--json"]).output)
+    assert [(one["check"], one["means"]) for one in data] == [(check.name, check.means) for check in cli_doctor.CHECKS]
 
 
 # --- decisions read back

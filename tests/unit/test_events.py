@@ -103,6 +103,9 @@ BAD = [
     ('{"node": "n1", "time": -5, "kind": "x", "source": "y"}', "not a time"),
     ('{"node": "n1", "time": 1e99, "kind": "x", "source": "y"}', "not a time"),
     ('{"node": "n1", "time": 9, "end": 3, "kind": "x", "source": "y"}', "end is before"),
+    ('{"node": "n1", "time": 9, "kind": null, "source": "y"}', "no kind"),
+    ('{"node": "n1", "time": 9, "kind": "x", "source": " "}', "no source"),
+    ('{"node": null, "time": 9, "kind": "x", "source": "y"}', "not a node name"),
     ("[" * 99999, "line 1"),
 ]
 
@@ -187,6 +190,11 @@ def test_mark_and_import_commands(db, tmp_path):
         (["mark", "n1", "ignore", "--until", "2001-01-01"], "not after"),
         (["mark", "n1", "bad", "-M", "other"], "it has c"),
         (["mark", "n1", "bad", "--at", "soon"], "not a time"),
+        (["mark", "--job", "1", "wrong", "--until", "now+1days"], "of marks of nodes"),
+        (["mark", "--job", "1", "wrong", "--at", "now-1days"], "of marks of nodes"),
+        (["mark", "n1", "wrong", "--job", "1"], "name no node (n1)"),
+        (["mark", "n1", "bad", "--undo", "--note", "x"], "takes the last such mark off"),
+        (["mark", "--job", "1", "--undo"], "has no mark wrong"),
     ],
 )
 def test_mark_refuses(db, args, words):

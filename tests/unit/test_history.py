@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from accounting import columns as c
-from accounting import events, nodes
+from accounting import events, nodes, truncate
 from accounting.history import load_history, outcome_of
+from accounting.trust import from_events, marked_now
 from slurm_hook.config import Settings
 from slurm_hook.errors import ConfigError, StoreError
 from tests.accounting_rows import put, row, stores
@@ -190,6 +191,15 @@ def test_inventory_is_inferred_from_what_ran_at_once(made):
     found = made["c"].conn.execute("SELECT memory_mib, cpus, gpus, gpu_type, source FROM node_current").fetchall()
     assert found == [(16000, 16, 4, "a100", "inferred")]
     assert "no inventory" in load(made).notes[0]
+    nodes.save(made["c"], [spec("n1", gpus=4)], 90_000, "scontrol")
+    assert load(made).notes == []  # what is inferred of earlier times stays
+
+
+def test_the_inventory_of_a_dump_tells_no_time(made):
+    put(made, row(1, Start="5000", End="7000"), row(2, Start="6000", End="9000"))
+    nodes.save(made["c"], [spec("n1"), spec("n2")], 0, "file")
+    found = made["c"].conn.execute("SELECT name, first_seen, last_seen FROM nodes ORDER BY name").fetchall()
+    assert found == [("n1", 5000, 9000), ("n2", None, None)]
 
 
 def failing(made, state="NODE_FAIL", **more):
@@ -270,6 +280,19 @@ def test_marks(made):
     history = load(made)
     assert history.attempts.outcome.tolist() == [c.RIGHT, c.WRONG]
     assert history.events.kind.tolist() == [c.REPAIRED, c.MARKED_IGNORE]
+
+
+def test_a_mark_with_an_end_holds_until_then_whatever_is_marked_meanwhile(made):
+    """One without holds until the next."""
+    put(made, row(1), row(2, NodeList="n2"))
+    until = NOW + 50_000
+    marks = [event(n, "ignore", 5000, end=end, source="mark") for n, end in (("n1", int(until)), ("n2", None))]
+    events.save(made["c"], [*marks, *[event(n, "repaired", 80_000, source="mark") for n in ("n1", "n2")]])
+    for history in (load(made), truncate.until(load(made, as_of=NOW + 1), NOW)):
+        trust = from_events(history.events, 2, NOW)
+        assert trust.ignored == {0: [(5000.0, until)], 1: [(5000.0, 80_000.0)]}
+        assert marked_now(history.events, c.MARKED_IGNORE, 2, NOW).tolist() == [True, False]
+    assert not marked_now(load(made, as_of=until + 1).events, c.MARKED_IGNORE, 2, until + 1).any()
 
 
 def test_failed_step_of_a_completed_job_is_a_failed_attempt(made):

@@ -104,6 +104,16 @@ def from_slurm(settings, stores, options):
     return store.Counts(attempts=5, new=2)
 
 
+def test_the_nightly_run_scores_the_cluster_that_it_collects_whatever_others_there_are(run, site, monkeypatch):
+    """A dump of another cluster in the same history ended it each night: it asked for -M."""
+    monkeypatch.setattr("accounting.cli.from_slurm", from_slurm)
+    (site / "other").write_text((site / "dump").read_text())
+    assert run("collect", "--file", str(site / "other"), "-M", "d")[0] in (0, 3)
+    code, out, err = run("refresh", "--json")
+    assert code == 0 and json.loads(out)["cluster"] == "c", err
+    assert run("refresh", "-M", "nowhere")[0] == 2
+
+
 def test_marks_as_rows(run, site):
     run("mark", "n1", "bad", "--at", "2026-01-31", "--note", "\x1b[2J'; DROP TABLE x")
     run("mark", "--job", "7", "wrong")

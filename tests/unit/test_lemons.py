@@ -259,7 +259,7 @@ def test_who_broke_it(row, events, cause, words):
 def test_what_failed_is_told(how, words):
     row = {"nodes": [5], "start": 200.0, "end": 200.05, "outcome": WRONG, "user": 2, "job": JOB}
     h = history([*_bad_node(), row], n_nodes=12, as_of=420.0)
-    sentence = who_broke(h, attribute(h), JOB, how=how).sentence
+    sentence = who_broke(h, attribute(h), JOB, last=(how, 0.0)).sentence
     assert "the job itself, " in sentence and words in sentence
 
 

@@ -112,6 +112,14 @@ def test_dashboard_is_one_that_grafana_takes():
     assert len(taken) == len(set(taken)) and max(x for x, _ in taken) < 24, "panels overlap"
 
 
+@pytest.mark.parametrize(("method", "told"), [("attributed", [7200.0]), ("published", [])])
+def test_hours_between_failures_are_told_by_the_method_that_knows_them(method, told):
+    """The published method's reliability is a contribution per MiB, often below 0."""
+    found = metrics.Metrics()
+    found.fill_scores(Scores("id", "c", NOW, NOW, method, {}, {"n1": NodeScore("n1", capability=1.0, reliability=2.0)}), NOW)
+    assert [v["value"] for v in found.values() if v["name"] == "workhorse_node_mtbf_seconds"] == told
+
+
 def test_nothing_there_is_no_error_and_the_file_is_whole_or_old(tmp_path, monkeypatch):
     monkeypatch.setattr(decisions, "source", lambda: None)
     settings = Settings({"publish.path": str(tmp_path / "none"), "history.path": str(tmp_path / "none.db")})

@@ -278,7 +278,7 @@ def test_interrupted_backfill_goes_on(tmp_path):
     assert not collect.Backfill(made["c"], 86400, 10 * 86400).resumed
 
 
-@pytest.mark.parametrize(("start", "resume"), [(86400, False), (5 * 86400, True)])
+@pytest.mark.parametrize(("start", "resume"), [(86400, False), (5 * 86400, True), (86400 - 3600, True)])
 def test_backfill_anew(tmp_path, start, resume):
     store = stores(tmp_path / "h.db")["c"]
     collect.Backfill(store, 86400, 10 * 86400).reached(4 * 86400)
@@ -310,7 +310,7 @@ def test_local_times(text):
     assert abs(times.parse_when(text, NOW) - NOW) < 400 * 86400
 
 
-@pytest.mark.parametrize("text", ["", "soon", "now-5", "now-5years", "31.01.2026", "2026-02-30"])
+@pytest.mark.parametrize("text", ["", "soon", "now-5", "now-5years", "31.01.2026", "2026-02-30", "0131", "013126", "20260131"])
 def test_what_is_no_time(text):
     with pytest.raises(UsageError, match="write now-90days"):
         times.parse_when(text, NOW)
