@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slurm_hook.terminal import count
-from tests.demo_options import arguments
+from tests.demo_options import DIES, GPUS, SECONDS, STAGES, TWO_NODES, arguments
 from tests.sandbox import Sandbox, SandboxError
 from tests.site import Site
 
 USERS = ("alice", "bob", "carol")
-STAGES = (("prepare", 1), ("pretrain", 4), ("evaluate", 2))
+STALLED = 60  # seconds without the end of any job of the history: it will not come
 SETTINGS_NOTE = """\
 Set for this demo, not the defaults: method = published (its jobs of seconds stand for jobs of hours; the attributed method
-takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 12.5 %."""
-DEMO_SETTINGS = {"history": ["first_days = 1"], "scoring": ['method = "published"'], "steer": ["max_excluded = 0.125"]}
+takes a death in the first seconds for the job's own error, and is right), mode = steer, max_excluded = 25 %."""
+DEMO_SETTINGS = {"history": ["first_days = 1"], "scoring": ['method = "published"'], "steer": ["max_excluded = 0.25"]}
 if isinstance(sys.stdout, TextIOWrapper):  # a terminal of another coding shows ? for a sign that it lacks
     sys.stdout.reconfigure(errors="replace")
 console = Console(highlight=False, soft_wrap=True)
@@ -53,33 +53,41 @@ def indented(text: str) -> str:
 
 
 def run_history(sandbox: Sandbox, jobs: int, rng: random.Random) -> None:
-    """Submit the mixed history as ordinary users and wait for its end, with a bar."""
+    """Submit the mixed history as ordinary users and wait for its end, with a bar.
+
+    None starts before all are there: else a machine that submits slowly would have its first nodes run them all, and know
+    nothing of the others.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         submitted = progress.add_task("submitted", total=jobs)
         ended = progress.add_task("ended", total=jobs)
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
         ids = []
         for number in range(jobs):
             ids.append(submit_one(sandbox, number, rng))
             progress.advance(submitted)
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
+        left = jobs
 
-        def all_ended() -> bool:
-            left = sandbox.run(["squeue", "-h", "-o", "%i"]).stdout.split()
-            progress.update(ended, completed=jobs - len(left))
-            return not left
+        def fewer() -> bool:
+            nonlocal left
+            before, left = left, len(sandbox.run(["squeue", "-h", "-o", "%i"]).stdout.split())
+            progress.update(ended, completed=jobs - left)
+            return left < before
 
-        sandbox.poll(all_ended, 150, "the history's jobs to end")
-        states = sandbox.wait(ids, timeout=30)
+        while left:
+            sandbox.poll(fewer, STALLED, "a job of the history to end")
+        states = sandbox.wait(ids, timeout=STALLED)
     count = {state: sum(1 for s in states.values() if s == state) for state in sorted(set(states.values()))}
     console.print(f"{jobs} jobs of {len(USERS)} users: " + ", ".join(f"{n} {state}" for state, n in count.items()))
 
 
 def submit_one(sandbox: Sandbox, number: int, rng: random.Random) -> int:
-    nodes = 2 if rng.random() < 0.08 else 1
-    script = sandbox.payload(seconds=rng.choice((0.6, 1.0, 1.6)))
-    # six or eight of a node's eight GPUs: each job has a node to itself, as training jobs do
+    nodes = 2 if rng.random() < TWO_NODES else 1
+    script = sandbox.payload(seconds=rng.choice(SECONDS))
     return sandbox.sbatch(
-        f"--nodes={nodes}", f"--gpus-per-node={rng.choice((6, 8))}", "--mem=0", "--time=10",
+        f"--nodes={nodes}", f"--gpus-per-node={rng.choice(GPUS)}", "--mem=0", "--time=10",
         f"--job-name={rng.choice(('train', 'tune', 'eval'))}-{number % 7}", script=script, user=rng.choice(USERS),
     )  # fmt: skip
 
@@ -149,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
             version = ".".join(f"{part:02d}" for part in sandbox.version)
             console.print(f"Slurm {version}: slurmctld, slurmdbd on MariaDB, {options.nodes} slurmd")
         for name, how in zip(options.bad, ("exit", "signal") * len(options.bad)):
-            sandbox.plant(name, 0.9, how)
+            sandbox.plant(name, DIES, how)
         with step(f"A history of {options.jobs} jobs"):
             run_history(sandbox, options.jobs, rng)
         with Site(sandbox, mode="steer", settings=DEMO_SETTINGS) as site:

@@ -1,13 +1,19 @@
 """install.sh's demo and test part, as far as it goes without a Slurm: how it is called, what it inherits, how it is ended."""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from accounting.capability import score_columns
+from tests.demo_options import DIES, GPUS, SECONDS, STAGES, TWO_NODES, arguments, room
+from tests.sandbox.conf import node_names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,14 +45,51 @@ def test_unknown_words_are_refused_with_the_usage(args):
         (["--bad", ""], "name 1 to 4 nodes"),
         (["--bad", "gpu[1"], "a bracket is not closed"),
         (["--bad", "gpu[01-05]"], "name 1 to 4 nodes"),
-        (["--nodes", "3"], "from 4 to 64"),
-        (["--jobs", "1"], "from 20 to 2000"),
+        (["--nodes", "32", "--bad", "gpu[01-05]"], "name 1 to 4 nodes"),
+        (["--bad", "gpu01,gpu05,gpu09,gpu13"], "pretrain (4 nodes) needs more leaf switches"),
+        (["--nodes", "4"], "from 5 to 64"),
+        (["--jobs", "79"], "from 80 (5 for each node"),
+        (["--nodes", "64", "--jobs", "150"], "from 320"),
         (["more"], "unrecognized arguments: more"),
     ],
 )
 def test_wrong_options_of_the_demo_cost_no_installation(args, words):
     done = install("demo", *args)
     assert done.returncode == 2 and words in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("nodes", range(5, 65))
+def test_the_demo_s_usual_choice_holds_at_every_size(nodes):
+    options = arguments(["--nodes", str(nodes)])
+    assert len(options.bad) == 1 + (nodes >= 8) and options.jobs >= 9 * nodes
+    assert all(room(node_names(nodes), options.bad, count) for _, count in STAGES)
+    if nodes == 16:
+        assert (options.bad, options.jobs) == (["gpu06", "gpu11"], 150)  # what the README tells
+
+
+def ranked(draw, nodes, jobs, bad):
+    """Whether four of the least capability have the bad ones among them, after a history like the demo's."""
+    free, rows = [0.0] * nodes, []
+    for job in range(jobs):
+        used = sorted(range(nodes), key=lambda i: (free[i], draw.random()))[: 1 + (draw.random() < TWO_NODES)]
+        start = max(free[i] for i in used)
+        dies = any(i in bad and draw.random() < DIES for i in used)
+        end = start + draw.choice(SECONDS) / (1 + dies)
+        gpus = draw.choice(GPUS)
+        for i in used:
+            rows.append((i, int(start), int(end), gpus, 8, -1 if dies else 1, job))
+            free[i] = end + 0.5
+    columns = dict(zip(("node", "start", "end", "demand", "capacity", "correct", "job"), np.array(rows, float).T, strict=True))
+    found = score_columns(**{**columns, "node": columns["node"].astype(int)}, n_nodes=nodes).capability
+    worst = sorted(range(nodes), key=lambda i: (not np.isfinite(found[i]), found[i]))[:4]
+    return set(bad) <= set(worst)
+
+
+@pytest.mark.parametrize(("nodes", "jobs", "most"), [(16, 150, 0), (16, 80, 3)])
+def test_planted_nodes_rank_last_whatever_the_luck(nodes, jobs, most):
+    draw = random.Random(1)
+    wrong = sum(not ranked(draw, nodes, jobs, draw.sample(range(nodes), 4)) for _ in range(200))
+    assert wrong <= most
 
 
 def test_what_modules_set_for_other_pythons_does_not_count(tmp_path):
