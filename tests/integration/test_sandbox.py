@@ -421,7 +421,6 @@ STATE = {
     "cluster": "c",
     "nodes": [],
     "version": [22, 5],
-    "live": "live/x",
 }
 
 

@@ -149,7 +149,6 @@ _STATE_TYPES = {
     "cluster": str,
     "nodes": list,
     "version": list,
-    "live": str,
 }
 
 
@@ -178,7 +177,7 @@ def take_down(root: Path) -> None:
     if root.exists():
         keeper.sweep(root, set())
         keeper.remove_tree(root)
-        users.remove(known["live"])
+        users.remove()
 
 
 def attach(root: Path) -> Client:

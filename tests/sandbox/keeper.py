@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ class Keeper:
         self.order = order
         self.root: Path | None = None
         self.claims: list[object] = []
-        self.live = ""
+        self.live: socket.socket | None = None
         self.stopping = False
         self.uninterrupted = False
 
@@ -86,8 +87,7 @@ class Keeper:
         """Start all; tells the owner where."""
         with self.whole():  # a directory of which we don't know would stay
             self.root = self._make_root()
-        self.live = f"live/{self.root}"
-        self.claims.append(claims.claim(self.live))
+        self.live = claims.claim(f"live/{self.root}")
         names = conf.node_names(self.order.nodes)
         held, ports = claims.ports(len(names) + 2)
         self.claims += held
@@ -136,7 +136,6 @@ class Keeper:
             "cluster": lay.cluster,
             "nodes": lay.nodes,
             "version": lay.version,
-            "live": self.live,
         }
         path = lay.root / STATE
         path.with_suffix(".new").write_text(json.dumps(state))
@@ -166,7 +165,9 @@ class Keeper:
         if root is not None:
             sweep(root, {os.getpid()})
             remove_tree(root)
-            users.remove(self.live)
+            if self.live is not None:  # first: of two that end at once each would see the other live, and leave the users
+                self.live.close()
+            users.remove()
 
 
 def unfit(folder: Path) -> str:
