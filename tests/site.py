@@ -1,7 +1,11 @@
-"""The product installed into a sandbox's folder, as a site would have it: shim, library, settings, published files."""
+"""The product installed into a sandbox's folder, as a site would have it: shim, library, settings, published files.
+
+By hand, where `python3 -m tests.sandbox up` has left one running: `eval "$(python3 -m tests.site)"`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -14,7 +18,10 @@ from pathlib import Path
 from types import TracebackType
 
 from slurm_hook.hostlist import expand
-from tests.sandbox import Sandbox
+from tests.sandbox import SandboxError
+from tests.sandbox.__main__ import chosen
+from tests.sandbox.client import Client
+from tests.sandbox.cluster import attach
 
 REPO = Path(__file__).resolve().parents[1]
 CHILD_PYTHON = "/usr/bin/python3"
@@ -27,7 +34,7 @@ class Site:
     """
 
     def __init__(
-        self, sandbox: Sandbox, mode: str = "steer", settings: dict[str, Iterable[str]] | None = None, name: str = "site"
+        self, sandbox: Client, mode: str = "steer", settings: dict[str, Iterable[str]] | None = None, name: str = "site"
     ) -> None:
         self.sandbox = sandbox
         self.root = Path(sandbox.root) / name
@@ -126,3 +133,34 @@ class Site:
     def expand(self, node_list: str) -> list[str]:
         """Names of a node list as Slurm prints it; none for (null)."""
         return [] if node_list in ("", "(null)") else expand(node_list)
+
+
+def exports(site: Site) -> list[str]:
+    """Lines for a shell in which `sbatch` is the shim and `workhorse` has the settings of this site."""
+    path = f"{site.sbatch.parent}:{REPO}/.venv/bin"
+    return [
+        f"export SLURM_CONF={shlex.quote(site.sandbox.env['SLURM_CONF'])} WORKHORSE_CONFIG={shlex.quote(str(site.config))}",
+        f"export PATH={shlex.quote(path)}:$PATH",
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Install into a sandbox that runs and print export lines; errors become one message and exit code 1."""
+    words = "Install into a running sandbox; print export lines."
+    parser = argparse.ArgumentParser(prog="python3 -m tests.site", description=words)
+    parser.add_argument("--dir", metavar="D", help="the sandbox's directory (default: the one of this checkout)")
+    parser.add_argument("--mode", choices=("off", "observe", "avoid", "steer"), default="steer", help="(default: %(default)s)")
+    options = parser.parse_args(argv)
+    try:
+        site = Site(attach(chosen(options.dir)), options.mode)
+    except SandboxError as error:
+        print(f"site: {error}", file=sys.stderr)
+        return 1
+    os.umask(0o022)  # users submit through it, whatever root's habit is
+    site.install()
+    print("\n".join(exports(site)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -47,10 +47,10 @@ def gone(root: Path, timeout: float = 20) -> None:
         pytest.fail(f"left behind: {leftovers(root)}")
 
 
-def command(*args: str, code: int = 0) -> str:
-    """Run `python -m tests.sandbox`; its output (both streams)."""
+def command(*args: str, code: int = 0, module: str = "tests.sandbox") -> str:
+    """Run `python -m tests.sandbox`, or another; its output (both streams)."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sandbox", *args],
+        [sys.executable, "-m", module, *args],
         cwd=REPO,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,  # a pipe that the keeper inherited would keep this call waiting
@@ -407,10 +407,18 @@ def test_command_line() -> None:
         shell = f"{lines}\nscontrol show config | grep MaxJobCount; sbatch -o /dev/null --wrap 'sleep 600'"
         done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30, check=False)
         assert "= 77" in done.stdout, done.stderr
+        # the product on it, for a shell of anybody's
+        shell = command("--dir", str(root), "--mode=avoid", module="tests.site")
+        shell += "\ncommand -v sbatch; runuser -u alice -- sbatch -o /dev/null -N2 --wrap true; grep mode $WORKHORSE_CONFIG"
+        done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=30, check=False)
+        said = done.stdout.splitlines()
+        assert said[0] == f"{root}/site/bin/sbatch" and said[1].startswith("Submitted batch job"), (said, done.stderr)
+        assert 'mode = "avoid"' in said
     finally:
         command("down", "--dir", str(root))
     gone(root, 0)
     assert "is no sandbox" in command("down", "--dir", str(root), code=1)
+    assert "site: " in command("--dir", str(root), code=1, module="tests.site")
 
 
 STATE = {
