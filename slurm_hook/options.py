@@ -34,6 +34,7 @@ LONG_VALUE = (
     "segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp",
     "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
 )  # fmt: skip
+MAX_SCRIPT = 65536  # bytes: no more is read of a script in a file
 _ALL = LONG_FLAGS + LONG_VALUE
 
 
@@ -92,6 +93,20 @@ def without_quiet(argv: Sequence[str], command: CommandLine) -> list[str]:
     for i in command.quiet if command.known else ():
         words[i] = "" if words[i].startswith("--") else _without_letter(words[i])
     return [word for i, word in enumerate(words) if i not in command.quiet or word]
+
+
+def aloud(script: bytes) -> bytes:
+    """The script without the directives that say nothing but -Q or --quiet; as it is where that may only be its head."""
+    if (b"-Q" not in script and b"--quiet" not in script) or len(script) >= MAX_SCRIPT:
+        return script
+    lines = script.split(b"\n")
+    for i, line in enumerate(lines):
+        if line.strip() and not line.strip().startswith(b"#"):
+            break
+        word = next((word for word in (b"#SBATCH", b"#SLURM") if line.startswith(word)), b"")
+        said = {*line[len(word) :].split()} if word else set()
+        lines[i] = b"#" if said and said <= {b"-Q", b"--quiet"} else line
+    return b"\n".join(lines)
 
 
 def _without_letter(word: str) -> str:

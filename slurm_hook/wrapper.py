@@ -132,7 +132,8 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     added = () if mode == "observe" else arguments(case, decision)
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
-    text = _text(added if applied else (), position or 0, [] if command.quiet else notes(case, decision), case)
+    quiet = command.quiet or options.aloud(script) != script
+    text = _text(added if applied else (), position or 0, [] if quiet else notes(case, decision), case)
     ms = (time.monotonic() - started) * 1000
     return text, lambda: log_line(case, decision, why, by="wrapper", applied=applied, ms=ms)
 
@@ -322,8 +323,10 @@ def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     """Begin to ask sbatch what it makes of this call."""
     from . import cluster, options  # noqa: PLC0415
 
-    argv = options.without_quiet(call.argv, command) if command.quiet else call.argv
-    fd = None if command.wrapped or command.script < len(call.argv) else _memory_file(script)
+    aloud = options.aloud(script)  # on stdin where it isn't what the file says
+    argv = options.without_quiet(call.argv if aloud == script else call.argv[: command.script], command)
+    in_file = command.wrapped or (command.script < len(call.argv) and aloud == script)
+    fd = None if in_file else _memory_file(aloud)
     try:
         return cluster.start_sbatch(call.sbatch, argv, fd)
     finally:

@@ -68,6 +68,21 @@ def test_a_quiet_call_is_steered_too(sandbox, wrapped, quiet):
     assert len(set(sandbox.nodes) - excluded(job)) == 4 and mark.parse(job["Comment"]).mode == "steer"
 
 
+@pytest.mark.parametrize("stdin", [False, True], ids=["file", "stdin"])
+def test_a_script_that_says_quiet_is_steered_too(sandbox, wrapped, stdin):
+    wrapped.publish("steer", bad=BAD)
+    name = f"hush{stdin}"
+    text = f"#!/bin/bash\n#SBATCH -Q\n#SBATCH -N4 -J {name}\n#SBATCH -H -o /dev/null\n#WORKHORSE stage=tune\ntrue\n"
+    words = [] if stdin else ["--", sandbox.write_script(text), "-N", "2"]
+    done = sandbox.run([wrapped.sbatch, *words], user="alice", input=text if stdin else None)
+    number = int(sandbox.run(["squeue", "-h", "-n", name, "-o", "%i"]).stdout)
+    job = sandbox.job(number)
+    sandbox.run(["scancel", str(number)])
+    assert done.stderr == ""
+    told = mark.parse(job["Comment"])
+    assert (len(set(sandbox.nodes) - excluded(job)), told.mode, told.stage) == (4, "steer", "tune")
+
+
 def test_four_nodes_come_from_one_leaf_switch(sandbox, wrapped, submit):
     wrapped.publish("steer")
     left = set(sandbox.nodes) - excluded(submit("-N4"))

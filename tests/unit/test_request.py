@@ -204,3 +204,18 @@ def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
 def test_components_of_a_script(line, count):
     """As sbatch counts them: a component that is missed would share the pool of the first."""
     assert wrapper.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ("#SBATCH -N4\n#SBATCH -Q\n", "#SBATCH -N4\n#\n"), ("#SBATCH --quiet -Q\r\n# why\n\n#SLURM -Q\n", "#\n# why\n\n#\n"),
+        ("#SBATCH -J -Q\n", "#SBATCH -J -Q\n"), ("#SBATCH -N4 -Q\n", "#SBATCH -N4 -Q\n"), ("#SBATCH\n", "#SBATCH\n"),
+        ("#SBATCH -J 'a\n#SBATCH -Q'\n", "#SBATCH -J 'a\n#SBATCH -Q'\n"), (" #SBATCH -Q\n", " #SBATCH -Q\n"),
+        ("true\n#SBATCH -Q\n", "true\n#SBATCH -Q\n"), ("#SBATCHES -Q\n", "#SBATCHES -Q\n"),
+        ("#SBATCH-Q\n", "#\n"), ("#SBATCH -Q\n" + "# long\n" * 10000, "#SBATCH -Q\n" + "# long\n" * 10000),
+    ],
+)  # fmt: skip
+def test_directives_that_only_say_quiet(lines, left):
+    script = f"#!/bin/sh\n{lines}true\n"
+    assert options.aloud(script.encode()).decode() == f"#!/bin/sh\n{left}true\n"
