@@ -193,7 +193,7 @@ def test_switched_off_or_missing(shim, fault):
 
 @pytest.mark.parametrize(
     "args",
-    [("--test-only", "job.sh"), ("--test", "job.sh"), ("-h",), ("--help",), ("--usage",), ("-V",), ("--version",), ("-M", "x", "job.sh"),
+    [("--test-only", "job.sh"), ("--test", "job.sh"), ("--export-file=7", "-N4", "job.sh"), ("-N4", "--export-file", "7", "job.sh"), ("-h",), ("--help",), ("--usage",), ("-V",), ("--version",), ("-M", "x", "job.sh"),
      ("-Mx", "job.sh"), ("--clusters=x", "job.sh"), ("--clus", "x", "job.sh"), ("/dev/stdin",), ("/dev/fd/0",), ("nowhere/job.sh",), ("fifo",), (".",)],
 )  # fmt: skip
 def test_calls_that_are_never_looked_at(shim, args):
