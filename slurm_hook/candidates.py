@@ -140,7 +140,18 @@ def counted(case: Case, field: Field, total: float) -> Field:
             f"a demand of {total:.0f} MiB is more than the {len(whole)} nodes that could hold this have"
             f" ({math.fsum(whole):.0f} MiB)"
         )
+    most = most_nodes(case, case.requests[0])
+    if count > most:
+        raise PlacementError(
+            f"a demand of {total:.0f} MiB takes {count} nodes, and the partition gives at most {most:.0f} to a job"
+        )
     return field._replace(least=count)
+
+
+def most_nodes(case: Case, request: Request) -> float:
+    """The partition's own limit on the nodes of a job."""
+    facts = case.live.partitions.get(partition_of(case, request), {}) if case.live is not None else {}
+    return float(facts.get("max_nodes", math.inf))
 
 
 def total_demand(case: Case, request: Request) -> float:

@@ -17,6 +17,7 @@ from .candidates import (
     counted,
     gpu_mem,
     groups,
+    most_nodes,
     of_field,
     others,
     partition_of,
@@ -167,6 +168,8 @@ def _steer(case: Case, field: Field, base: Decision) -> tuple[Decision, list[int
     pool, probability, demand = pool_of
     if 0 < request.switches < len({field.leaves[i] for i in pool}):  # Slurm would rather wait for fewer
         return base._replace(reason="no such few switches are free now"), open_now
+    if total and len(pool) > most_nodes(case, request):
+        return base._replace(reason="the partition gives fewer nodes to a job"), open_now
     names = {field.names[i] for i in pool}
     user = set(request.exclude)
     steered = base._replace(

@@ -200,6 +200,7 @@ class _Pass:
         return (
             self.world.settings["steer.mode"] == "steer"
             and job.eligible
+            and not job.limited
             and not (job.array or job.het)
             and job.details is not None
             and 0 < job.details.eligible <= self.world.now
@@ -309,7 +310,7 @@ def heads(found: Iterable[Job]) -> dict[str, list[Job]]:
     """Jobs that wait for nodes, by partition; a job sent to several counts in each."""
     queue: dict[str, list[Job]] = {}
     for job in found:
-        if job.eligible:
+        if job.eligible and not job.limited:
             for part in job.partition.split(","):
                 queue.setdefault(part, []).append(job)
     return queue

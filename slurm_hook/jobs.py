@@ -22,6 +22,8 @@ NOT_ELIGIBLE = frozenset({
     "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "BeginTime", "BadConstraints",
     "JobHoldMaxRequeue", "LaunchFailedRequeuedHeld", "SpecialExit", "JobArrayTaskLimit", "Cleaning",
 })  # fmt: skip
+# held up by a limit, or by licenses: others start while it waits
+_LIMITED = ("Assoc", "QOS", "MaxCpuPerAccount", "MaxMemPerLimit", "Licenses", "PartitionNodeLimit", "PartitionTimeLimit")
 _WHOLE = re.compile(r"\d+")
 PAST_FIELDS = 8
 _ASKED = re.compile(r"(?:^|\s)(?:--depe[a-z]*(?:=|\s+)|-d\s*)[\"']?(\S+)")  # --dependency and its abbreviations
@@ -108,6 +110,11 @@ class Job(Record):
         only in the details.
         """
         return self.pending and self.priority > 0 and not self.dependency and self.reason not in NOT_ELIGIBLE
+
+    @property
+    def limited(self) -> bool:
+        """Waits for something other than nodes: free ones would not start it, and go to other jobs."""
+        return self.reason.startswith(_LIMITED)
 
     @property
     def mark(self) -> mark.Mark | None:

@@ -163,7 +163,7 @@ def fingerprint(found: Sequence[Job]) -> str:
     """
     digest = hashlib.sha256()
     for job in sorted(found, key=lambda j: (j.id, j.label)):
-        matters = (job.id, job.label, job.state, job.submit, job.held, job.eligible, job.excludes, job.req_nodes)
+        matters = (job.id, job.label, job.state, job.submit, job.held, job.eligible, job.limited, job.excludes, job.req_nodes)
         digest.update(repr(matters).encode())
     return digest.hexdigest()
 
@@ -203,6 +203,7 @@ def parse_partitions(text: str, config: Mapping[str, str] | None = None) -> dict
                 "default": field.get("Default") == "YES",
                 "max_time": jobs.parse_limit(field.get("MaxTime", "")),
                 "state": field.get("State", ""),
+                **({"max_nodes": int(field["MaxNodes"])} if field.get("MaxNodes", "").isdigit() else {}),
                 **_unasked(field, config or {}),
             }
     return found

@@ -90,7 +90,8 @@ class Reservation(Record):
 class Live(Record):
     """live.json: dispatch's heartbeat and what a submission would else have to ask slurmctld for.
 
-    partitions: name → {"nodes": folded list, "default": bool, "max_time": minutes or None, "state": str};
+    partitions: name → {"nodes": folded list, "default": bool, "max_time": minutes or None, "state": str}, its "max_nodes" and
+    defaults where it has such;
     queue_head: highest priority of an eligible waiting job by partition; pools: (time, folded list) given lately;
     chains: of jobs that dependencies tied together, by id the id of the first: numbers alone, no user data.
     """

@@ -311,6 +311,18 @@ def test_pool_sizes_from_ranges_tasks_and_gpus(request_, size):
     assert len(decide.decide(case(request_)).pool) == size
 
 
+@pytest.mark.parametrize("mode", ["steer", "avoid"])
+def test_a_total_demand_never_asks_for_more_nodes_than_the_partition_gives(mode):
+    """Such a job would wait for ever."""
+    told = directives.parse(b"#!/bin/sh\n#WORKHORSE demand=1500G\n")
+    counts = []
+    for most in (2, 3):
+        limits = {"llm": {**PARTITIONS["llm"], "max_nodes": most}}
+        made = decide.decide(case(Request(), directives=told, mode=mode, live_fields={"partitions": limits}))
+        counts.append((made.nodes, "demand" in made.reason))
+    assert counts == [(0, True), (3, False)]
+
+
 def test_total_demand_draws_until_it_is_exceeded_and_sets_the_count():
     told = directives.parse(b"#!/bin/sh\n#WORKHORSE demand=1500G\n")
     made = decide.decide(case(Request(), directives=told, settings={"scoring__capacity_resource": "mem"}))

@@ -313,6 +313,17 @@ def test_a_job_that_takes_whole_nodes_is_confined_to_idle_ones(sharing, idle_onl
     assert (update.why, pool(update, there)) == (STEER, {"n3", "n4"})
 
 
+@pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "AssocGrpGRES", "Licenses", "Resources"])
+def test_a_job_that_waits_for_a_limit_keeps_no_nodes_from_others(reason):
+    """Slurm passes it by, too. It isn't confined either, as it can't start."""
+    first, second = job(1, reason=reason, priority=900), job(2, reason="None", priority=100)
+    limited = reason != "Resources"
+    assert dispatch.queue_head([first]) == ({} if limited else {"llm": 900})
+    there = nodes(3)  # room for one
+    updates = plan([first, second], there=there).updates
+    assert [u.job.id for u in updates if u.why == STEER] == [2 if limited else 1]
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(STATES, FLAGS), min_size=6, max_size=6),
