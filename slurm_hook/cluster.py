@@ -113,7 +113,7 @@ def _cut(line: str) -> tuple[str, tuple[str, ...]]:
             at = find(behind, start)
             cut.append(line[start:at] if at >= 0 else line[start:])
     if not cut or " State=IDLE" not in cut[-1]:
-        cut.append(" AllocTRES=" + _field(line, " AllocTRES="))
+        cut.append(" CfgTRES=" + _field(line, " CfgTRES=") + " AllocTRES=" + _field(line, " AllocTRES="))
     return name, tuple(cut)
 
 
@@ -128,7 +128,7 @@ def _facts(stretches: tuple[str, ...]) -> tuple[Any, ...]:
         _whole(_field(text, " CPUAlloc=")) if busy else 0,
         float(_whole(_field(text, " RealMemory=")) - _whole(_field(text, " MemSpecLimit="))),
         float(_whole(_field(text, " AllocMem="))) if busy else 0.0,
-        gpus, _tres_gpus(_field(text, " AllocTRES=")) if busy else 0, gpu_type, _words(_field(text, " ActiveFeatures=")),
+        gpus, _gpus_used(text, gpus) if busy else 0, gpu_type, _words(_field(text, " ActiveFeatures=")),
     )  # fmt: skip
 
 
@@ -166,6 +166,12 @@ def _gpus(gres: str) -> tuple[int, str]:
         if count > best:
             best, kind = count, words[1] if len(words) > 2 else ""
     return total, kind
+
+
+def _gpus_used(text: str, gpus: int) -> int:
+    """All of them, where the site doesn't count GPUs (AccountingStorageTRES)."""
+    counted = "gres/gpu=" in _field(text, " CfgTRES=")
+    return _tres_gpus(_field(text, " AllocTRES=")) if counted else gpus
 
 
 def _tres_gpus(tres: str) -> int:

@@ -57,6 +57,15 @@ LINE = (
 
 
 @pytest.mark.parametrize(
+    ("state", "counted", "used"), [("MIXED", True, 3), ("MIXED", False, 8), ("IDLE", False, 0), ("ALLOCATED+DRAIN", False, 8)]
+)
+def test_gpus_that_the_site_does_not_count_are_not_taken_for_free(state, counted, used):
+    line = LINE.format(name="n1", alloc=2, gres="gpu:8", state=state)
+    line = line if counted else line.replace(",gres/gpu=8", "").replace(",gres/gpu=3", "")
+    assert cluster.parse_nodes(line)["n1"].gpus_used == used
+
+
+@pytest.mark.parametrize(
     ("state", "base", "flags", "usable", "open_"),
     [
         ("IDLE", "IDLE", set(), True, True),
