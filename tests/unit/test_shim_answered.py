@@ -24,6 +24,11 @@ REFUSALS = [
     "sbatch: error: Batch job submission failed: Invalid node name specified",
     "sbatch: error: Batch job submission failed: Requested node configuration is not available",
     "sbatch: error: Batch job submission failed: Node count specification invalid",
+    # newer words for nodes that are too few, or too far apart
+    "sbatch: error: Batch job submission failed: Requested topology configuration is not available",
+    "sbatch: error: Batch job submission failed: Required nodes do not fit topology",
+    "sbatch: error: Batch job submission failed: Requested partition configuration not available now",
+    "sbatch: error: Batch job submission failed: Requested nodes not in this partition",
 ]
 
 
