@@ -162,6 +162,9 @@ def _steer(case: Case, field: Field, base: Decision) -> tuple[Decision, list[int
     rank = _rank(case, field)
     out = ("lemon", "suspect") if _lemons_out(case, rank) else ("suspect",)
     kept = [i for i in open_now if field.bad[i] not in out]
+    contended = _contended(case, request)
+    if contended:
+        kept = [i for i in kept if contended.isdisjoint(case.nodes[field.names[i]].partitions)]
     pool_of = _draw(case, field, _firm(case, field, kept, total, rank), total, rank)
     if isinstance(pool_of, str):
         return base._replace(reason=pool_of), open_now
@@ -178,6 +181,14 @@ def _steer(case: Case, field: Field, base: Decision) -> tuple[Decision, list[int
         candidates=_listing(field, open_now, probability, demand), demand=demand, total=total, rank=rank,
     )  # fmt: skip
     return steered, open_now
+
+
+def _contended(case: Case, request: Request) -> frozenset[str]:
+    """Other partitions where a job waits and that aren't of a lower tier: Slurm keeps nodes that both have for that job."""
+    if case.live is None or not case.live.queue_head:
+        return frozenset()
+    own = case.live.tier(partition_of(case, request))
+    return frozenset(part for part, head in case.live.queue_head.items() if head and case.live.tier(part) >= own)
 
 
 def _lemons_out(case: Case, rank: float) -> bool:

@@ -212,9 +212,12 @@ class _Pass:
 
     def _waits_behind(self, job: Job) -> bool:
         """A job of at least this priority waits for nodes of the partition and has no pool of its own."""
+        return any(self._waits_in(part, job) for part in job.partition.split(","))
+
+    def _waits_in(self, part: str, job: Job) -> bool:
+        higher = self.world.live.tier(part) > self.world.live.tier(job.partition)
         return any(
-            other.id != job.id and other.priority >= job.priority and other.id not in self.placed
-            for part in job.partition.split(",")
+            other.id != job.id and (higher or other.priority >= job.priority) and other.id not in self.placed
             for other in self.heads.get(part, ())
         )
 
@@ -246,7 +249,8 @@ class _Pass:
     def _decide(self, job: Job, tracked: Tracked, mode: str) -> Decision:
         world = self.world
         pools = tuple(pool for pool in world.live.pools if pool[1] not in _own_pool(job, world)) + tuple(self.pools)
-        live = world.live._replace(queue_head={}, pools=pools)
+        others = {part: 1 for part in self.heads if mode == "steer" and self._waits_in(part, job)}
+        live = world.live._replace(queue_head=others, pools=pools)
         case = Case(
             requests=self._requests(job, tracked), directives=Directives(), scores=world.scores, settings=world.settings,
             nodes=world.nodes, live=live, now=world.now, seed=world.seed(), mode=mode, memo=self.memo,

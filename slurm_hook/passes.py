@@ -204,6 +204,7 @@ def parse_partitions(text: str, config: Mapping[str, str] | None = None) -> dict
                 "max_time": jobs.parse_limit(field.get("MaxTime", "")),
                 "state": field.get("State", ""),
                 **({"max_nodes": int(field["MaxNodes"])} if field.get("MaxNodes", "").isdigit() else {}),
+                **({"tier": int(field["PriorityTier"])} if field.get("PriorityTier", "1") != "1" else {}),
                 **_unasked(field, config or {}),
             }
     return found

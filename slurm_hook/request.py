@@ -14,6 +14,7 @@ from .light import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+MAX_MEMORY = 1e15  # MiB; a mark holds no more
 PREFIX = "sbatch: "
 OPENING = "sbatch: defined options"
 RULE = "sbatch: -------------------- --------------------"
@@ -263,7 +264,10 @@ def parse_memory(text: str, what: str = "mem") -> float:
     number = body[: len(body) - len(unit)]
     if unit not in UNITS or not number.replace(".", "", 1).isdigit() or not number.isascii():
         raise RequestError(f"{what} {text[:40]!r} is not an amount of memory; write it as 64G")
-    return float(number) * UNITS[unit]
+    amount = float(number) * UNITS[unit]
+    if amount >= MAX_MEMORY:
+        raise RequestError(f"{what} {text[:40]!r} is more than there can be")
+    return amount
 
 
 def _memory(options: Mapping[str, str], key: str) -> float | None:

@@ -105,6 +105,10 @@ class Live(Record):
     pools: tuple[tuple[float, str], ...] = ()
     chains: Mapping[str, int] = {}
 
+    def tier(self, partition: str) -> int:
+        """Slurm's PriorityTier of a partition."""
+        return int(self.partitions.get(partition, {}).get("tier", 1))
+
     def age(self, now: float) -> float:
         """Seconds since dispatch last wrote; a time to come counts as for the scores."""
         return _age(self.created, now)

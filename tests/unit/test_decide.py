@@ -114,6 +114,18 @@ def test_better_nodes_are_drawn_more_often(method):
     assert sum(name in weak for name in drawn) < len(drawn) * (0.42 if method == "published" else 0.2)
 
 
+def test_nodes_for_which_a_job_of_another_partition_waits_are_in_no_pool():
+    """Slurm keeps them for it: gpu13 to gpu16 are in both partitions."""
+    waits = {"live_fields": {"queue_head": {"small": 4000}}}
+    pools = [decide.decide(case(four(), seed=seed, **waits)).pool for seed in range(20)]
+    assert {len(pool) for pool in pools} == {4} and not {name for pool in pools for name in pool} & set(NAMES[12:])
+    shared = {name: node(name) for name in NAMES[10:]}
+    assert decide.decide(case(four(), nodes=shared)).action == "steer"
+    assert decide.decide(case(four(), nodes=shared, **waits)).action != "steer"
+    waits["live_fields"]["partitions"] = {**PARTITIONS, "llm": {**PARTITIONS["llm"], "tier": 2}}  # others never come first then
+    assert decide.decide(case(four(), nodes=shared, **waits)).action == "steer"
+
+
 def _eight(**parts: tuple[str, ...]) -> dict[str, Node]:
     """gpu01 … gpu08, in partition llm or those named."""
     return {name: node(name, partitions=parts.get(name, ("llm",))) for name in NAMES[:8]}

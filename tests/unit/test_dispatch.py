@@ -272,6 +272,27 @@ def test_components_of_a_job_are_left_the_nodes_that_they_need_together(count, e
     assert [update.excludes for update in updates] == [excluded] * 2 * bool(excluded)
 
 
+@pytest.mark.parametrize(
+    ("priority", "tier", "free", "drawn"),
+    [
+        (900, 1, {"n1", "n2"}, True), (10, 1, {"n3", "n4"}, True), (900, 1, {"n3", "n4"}, False), (10, 2, {"n3", "n4"}, False),
+        (900, 0, {"n3", "n4"}, True),
+    ],
+)  # fmt: skip
+def test_nodes_for_which_a_job_of_another_partition_waits_are_in_no_pool(priority, tier, free, drawn):
+    """n3 and n4 are in both partitions; a job of less priority, or of a partition of a lower tier, is no matter."""
+    there = {f"n{i}": node(f"n{i}", partitions=("llm", "other") if i > 2 else ("llm",)) for i in range(1, 5)}
+    busy = {name: n._replace(state="ALLOCATED", cpus_used=32) for name, n in there.items() if name not in free}
+    other = job(2, partition="other", nodes=9, comment="", priority=priority)
+    made = world([job(), other], there={**there, **busy})
+    parts = {
+        **made.live.partitions,
+        "other": {"nodes": "n[3-4]", "default": False, "max_time": None, "state": "UP", "tier": tier},
+    }
+    updates = dispatch.plan(made._replace(live=made.live._replace(partitions=parts)), {}).updates
+    assert [pool(update, there) for update in updates if update.why == STEER] == [free] * drawn
+
+
 def _typed(kinds):
     return {name: node(name, gpu_type=kind) for name, kind in kinds.items()}
 

@@ -47,7 +47,7 @@ def test_memory(text, mib):
     assert request.parse_memory(text) == mib
 
 
-@pytest.mark.parametrize("text", ["G", "x8", "8GB", "-1", "nan", "1.2.3", "٣"])
+@pytest.mark.parametrize("text", ["G", "x8", "8GB", "-1", "nan", "1.2.3", "٣", "1000000P"])
 def test_bad_memory_is_refused(text):
     with pytest.raises(RequestError):
         request.parse_memory(text)
