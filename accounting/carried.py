@@ -18,7 +18,7 @@ KEEP = 30 * 86400.0
 
 
 def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
-    """The heavy threshold that a run in the 30 days before `as_of` found for this method, if any."""
+    """The heavy threshold that a run in the 30 days before `as_of` found for this method and resource, if any."""
     row = db.execute(
         "SELECT v.value FROM carried v JOIN clusters k ON k.id = v.cluster_id"
         " WHERE k.name = ? AND v.name = ? AND v.made <= ? AND v.made > ?",
@@ -29,7 +29,12 @@ def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
 
 def options(db: Any, cluster: str, settings: Settings, as_of: float) -> Options:
     """The scoring settings for whoever tells of the attributed scores of a moment: with the threshold that they have."""
-    return scoring.options(settings, threshold(db, cluster, "attributed", as_of))
+    return scoring.options(settings, threshold(db, cluster, kind(settings, "attributed"), as_of))
+
+
+def kind(settings: Settings, method: str = "") -> str:
+    """Which threshold: of a method (the chosen one), and of what utilization is measured in."""
+    return f"{method or settings.scoring.method}/{settings.scoring.capacity_resource}"
 
 
 def keep_threshold(db: Any, cluster: str, method: str, as_of: float, value: float) -> None:

@@ -17,7 +17,7 @@ from slurm_hook.terminal import count, json_option, one_line, say, tell
 from . import collect as collecting
 from . import convert, dump, dump_json, events, nodes, progress, source, times
 from .records import Reject
-from .store import Counts, Store, connect
+from .store import Counts, Store, clusters, connect
 
 
 def database_path(ctx: click.Context, db: str | None) -> str:
@@ -79,7 +79,7 @@ def run(ctx: click.Context, options: dict[str, Any], *, quiet: bool) -> dict[str
         given = read_dump(ctx.obj, options, files) if dumped else None
         db = connect(path)
         files.enter_context(collecting.one_at_a_time(path))
-        stores = collecting.Stores(db, path, options["cluster"] or "")
+        stores = collecting.Stores(db, path, _asked(db, options["cluster"] or ""))
         if given is not None:
             counts, beside = from_dump(stores, given)
             missing = dump.lacking(given.header)
@@ -114,6 +114,11 @@ class Read(NamedTuple):
         """For the closing line."""
         numbers = ((self.nodes, "node"), (self.events, "node event"))
         return "".join(f", {count(n, what)}" for n, what in numbers if n is not None)
+
+
+def _asked(db: Any, cluster: str) -> str:
+    """The cluster that -M names, as Slurm has it (and rows that name theirs): one, in lower case. Raises UsageError."""
+    return cluster if cluster in clusters(db) else nodes.as_slurm_names(cluster)
 
 
 UNNAMED = "cluster"  # in a dump that doesn't name its cluster, into a history that has none yet or several

@@ -45,7 +45,7 @@ def mark(ctx: click.Context, node: str | None, mark_name: str | None, job: str |
     workhorse mark NODE ignore        evidence of this time is left out (with --until)
     workhorse mark --job ID wrong     the job completed, but its result is wrong
 
-    NODE may be a list: gpu[017-018].
+    NODE may be a list: gpu[017-018]. Scores by the method `published` heed only `wrong`; what is marked bad is left out by both.
 
     Example: workhorse mark gpu017 repaired --note "new GPU 3"
     """

@@ -21,6 +21,16 @@ _STAMP = r"(?:\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|None|)"
 _START = re.compile(rf"^([^|\n]*)\|([^|\n]*)\|({_STAMP})\|({_STAMP})\|([A-Z_+*~#$!%@^-]*)\|", re.MULTILINE)
 
 
+# of an event told again the reason of now counts; of several reports of one second ("xid 79", "xid 63") each is kept
+_REASON = (
+    "CASE WHEN excluded.kind <> 'report' THEN excluded.reason WHEN instr(node_events.reason, excluded.reason)"
+    " THEN node_events.reason ELSE node_events.reason || '; ' || excluded.reason END"
+)
+_CLASS = (
+    "CASE WHEN excluded.kind = 'report' AND node_events.reason_class = 'hardware' THEN 'hardware' ELSE excluded.reason_class END"
+)
+
+
 class Event(NamedTuple):
     """Something said of a node. end None: still so."""
 
@@ -97,10 +107,9 @@ def save(store: Store, events: Iterable[Event]) -> int:
             for e in events
         ]  # fmt: skip
         store.conn.executemany(
-            "INSERT INTO node_events (node_id, kind, start, end, state, reason, reason_class, who, source)"
+            "INSERT INTO node_events (node_id, kind, start, end, state, reason, reason_class, who, source)"  # noqa: S608
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (node_id, start, kind, source) DO UPDATE SET"
-            " end = excluded.end, state = excluded.state, reason = excluded.reason, reason_class = excluded.reason_class,"
-            " who = excluded.who",
+            f" end = excluded.end, state = excluded.state, reason = {_REASON}, reason_class = {_CLASS}, who = excluded.who",
             rows,
         )
     return len(rows)

@@ -12,6 +12,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from slurm_hook import installed, luatable
 from slurm_hook.config import Settings
@@ -129,5 +130,6 @@ def _keep_better(scores: Scores, folder: str) -> None:
 
 def _drop_old(archive: str, before: float) -> None:
     for entry in os.scandir(archive):
-        if entry.name.endswith(".json") and entry.stat().st_mtime < before:
-            os.unlink(entry.path)
+        with suppress(FileNotFoundError):  # collect and refresh publish, each by itself: the other was quicker
+            if entry.name.endswith(".json") and entry.stat(follow_symlinks=False).st_mtime < before:
+                os.unlink(entry.path)

@@ -62,12 +62,12 @@ def run(
         settled.settle(db, window)
     history = load_history(db, cluster, moment, days, settings, kept=write or not full)
     step("scoring")
-    method = settings.scoring.method
-    threshold = carried.threshold(db, cluster, method, moment)
+    kind = carried.kind(settings)
+    threshold = carried.threshold(db, cluster, kind, moment)
     past = carried.past(db, cluster) if not full else none([]) if write else None
     table = score_history(history, settings, threshold=threshold, past=past)
     if write and threshold is None and not settings.scoring.heavy_threshold and len(history.tasks):
-        carried.keep_threshold(db, cluster, method, moment, table.heavy_threshold)
+        carried.keep_threshold(db, cluster, kind, moment, table.heavy_threshold)
     if write and table.past is not None:
         carried.keep_past(db, cluster, table.past)
     step("publishing" if write else "putting together")

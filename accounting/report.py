@@ -143,7 +143,7 @@ def gather(
     step("reading the history")
     history = load_history(db, cluster, as_of, settings.scoring.window_days, settings)
     step("scoring")
-    threshold = carried.threshold(db, cluster, settings.scoring.method, as_of)
+    threshold = carried.threshold(db, cluster, carried.kind(settings), as_of)
     table = scoring.score_history(history, settings, threshold=threshold)
     options = carried.options(db, cluster, settings, as_of)
     scored = attribute(history, options, scoring.model(settings))

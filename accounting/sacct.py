@@ -83,8 +83,8 @@ class Query:
         self.argv = ["sacct", "--allusers", "--duplicates", "--parsable", "--noheader", "--noconvert",
                      f"--delimiter={self.delimiter}", f"--format={','.join(self.fields)}",
                      f"--starttime=uts{start}", f"--endtime=uts{end}"]  # fmt: skip
-        if cluster:
-            self.argv.append(f"--clusters={cluster}")
+        # a federation may be set to show the jobs of all its members (fed_display): each is read on its own
+        self.argv.append(f"--clusters={cluster}" if cluster else "--local")
         if jobs:
             self.argv.append(f"--jobs={','.join(map(str, jobs))}")
 

@@ -97,7 +97,7 @@ def test_whoever_tells_of_scores_has_the_threshold_that_they_have(database, tmp_
     path, used = str(tmp_path / "history.db"), []
     with closing(sqlite3.connect(database)) as db:
         db.execute("VACUUM INTO ?", (path,))
-    carried.keep_threshold(connect(path), "c", "attributed", AS_OF - DAY, 0.77)
+    carried.keep_threshold(connect(path), "c", "attributed/auto", AS_OF - DAY, 0.77)
     for module in (cli_lemons, report):
         monkeypatch.setattr(module, "attribute", lambda history, chosen, *more: used.append(chosen) or attribute(history, chosen))
     for words in (["lemons"], ["explain", "1"], ["report", "-o", str(tmp_path / "r.html")]):

@@ -144,6 +144,14 @@ def test_a_cluster_has_one_name_however_it_is_written(slurm, run, tmp_path):
         assert code == 2 and "one cluster at a time" in err
 
 
+def test_a_dump_is_of_one_cluster_under_the_name_that_slurm_has(run, tmp_path):
+    """Later collects name it in lower case; else its jobs and its marks would part."""
+    (tmp_path / "dump").write_text("JobIDRaw|JobID|State|Submit|NodeList\n1|1|COMPLETED|1700000000|n1\n")
+    assert run("collect", "--file", str(tmp_path / "dump"), "-M", "C")[0] == 0
+    assert store.connect(str(tmp_path / "h.db")).execute("SELECT name FROM clusters").fetchall() == [("c",)]
+    assert run("collect", "--file", str(tmp_path / "dump"), "-M", "c,d")[0] == 2
+
+
 def test_the_lock_of_a_history_is_one_whatever_leads_to_it_and_cuts_no_other_file(run, tmp_path):
     """In a folder where others write, a link of theirs could name any file."""
     a_history(tmp_path)

@@ -124,6 +124,19 @@ def test_import_of_bad_lines(line, words):
     assert words in rejects[0].reason
 
 
+def test_reports_of_one_second_are_all_kept(tmp_path):
+    """A GPU that falls off the bus logs several Xids at once. Read again they change nothing; a report stays hardware's."""
+    store = stores(tmp_path / "h.db")["c"]
+    told = [
+        {"node": "n1", "time": 100, "kind": kind, "source": "dcgm", "reason": reason}
+        for kind, reason in (("xid 79", ""), ("xid 63", "row remap"), ("note", "door open"), ("xid 79", ""))
+    ]
+    for _ in range(2):
+        events.save(store, list(events.parse_import(map(json.dumps, told), CLASSIFY, pytest.fail)))
+    rows = store.conn.execute("SELECT kind, reason, reason_class FROM node_events").fetchall()
+    assert rows == [("report", "xid 79; xid 63: row remap; note: door open", "hardware")]
+
+
 @pytest.fixture
 def db(tmp_path):
     path = str(tmp_path / "h.db")

@@ -132,6 +132,18 @@ def test_archive_keeps_its_days(tmp_path):
         assert len(list((tmp_path / "pub" / "snapshots").iterdir())) == left
 
 
+def test_old_snapshots_that_another_run_removes_meanwhile_are_no_error(tmp_path, monkeypatch):
+    """collect publishes suspects while the nightly run publishes scores."""
+    for number in range(3):
+        (tmp_path / f"{number}.json").write_text("{}")
+        os.utime(tmp_path / f"{number}.json", (0, 0))
+    listed = list(os.scandir(tmp_path))
+    monkeypatch.setattr(publish.os, "scandir", lambda folder: listed)
+    (tmp_path / listed[0].name).unlink()
+    publish._drop_old(str(tmp_path), 1e9)
+    assert list(tmp_path.iterdir()) == []
+
+
 TITLES = [name for name, _ in node_table.COLUMNS]
 
 

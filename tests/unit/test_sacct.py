@@ -84,9 +84,14 @@ def test_call_is_under_control(slurm, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", "/etc/here.conf")
     assert list(query().rows()) == []
     ((arguments, *environment),) = slurm.calls()
-    for part in ("--allusers", "--duplicates", "--parsable", "--noheader", "--starttime=uts1000", "--endtime=uts2000"):
+    for part in ("--allusers", "--duplicates", "--parsable", "--noheader", "--starttime=uts1000", "--endtime=uts2000", "--local"):
         assert part in arguments.split()
     assert environment == ["LC_ALL=C", "SLURM_CONF=/etc/here.conf", "SLURM_TIME_FORMAT=%s"]
+
+
+def test_another_cluster_is_asked_for_by_name():
+    argv = sacct.Query(1000, 2000, cluster="other", timeout=9.0, fields=["JobIDRaw"]).argv
+    assert "--clusters=other" in argv and "--local" not in argv
 
 
 @pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])

@@ -95,3 +95,5 @@ def test_the_threshold_is_carried_for_thirty_days(tmp_path):
     assert carried.threshold(db, "c", "attributed", 1e6 + 30 * 86400) is None
     assert carried.threshold(db, "c", "attributed", 1e6 - 1) is None  # not known yet then
     assert carried.threshold(db, "c", "published", 1e6) is None
+    kinds = {carried.kind(Settings({"scoring.capacity_resource": r}), m) for r in ("mem", "gpu_mem") for m in ("", "published")}
+    assert kinds == {"attributed/mem", "attributed/gpu_mem", "published/mem", "published/gpu_mem"}
