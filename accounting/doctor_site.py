@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slurm_hook import __version__, bounded
 from slurm_hook.config import SETTINGS
-from slurm_hook.errors import SnapshotError
+from slurm_hook.errors import SlurmError, SnapshotError
 from slurm_hook.terminal import count
 
 from . import decisions, sqlite_words
@@ -199,7 +199,7 @@ def collected(host: Host) -> Answer:
         if dumped:
             return warn("the history is of dumps (collect --file); no run against Slurm yet", "run `workhorse collect` regularly")
         return warn("no run has finished yet", look)
-    name, mark = min(rows, key=lambda row: row[1])
+    name, mark = min(_still_read(host, rows), key=lambda row: row[1])
     age = host.now - mark
     ahead = max(marked for _, marked in rows) - host.now
     if ahead > 300:
@@ -209,6 +209,18 @@ def collected(host: Host) -> Answer:
     if age > 86400:
         return bad(text, look)
     return warn(text, look) if age > 1800 else ok(text)
+
+
+def _still_read(host: Host, rows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Clusters (name, read up to) that somebody still collects: this one, and others that were in the last week. One that was
+    read once by -M, or had another name before, is no fault."""
+    if len(rows) == 1:
+        return rows
+    try:
+        here = host.slurm_conf.get("clustername", "")
+    except SlurmError:
+        here = ""
+    return [row for row in rows if row[0] == here or host.now - row[1] < 7 * 86400] or rows
 
 
 def timers(host: Host) -> Answer:

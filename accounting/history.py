@@ -110,13 +110,16 @@ def _names(db: Any, sql: str, ids: NDArray[np.int64]) -> list[str]:
 
 
 def outcome_of(state: str, code: float, signal: float, settings: Settings) -> int:
-    """Outcome of one state and exit code by [outcomes]: `exit_codes` ("code" or "code:signal") before `states`."""
+    """Outcome of one state and exit code by [outcomes]: `exit_codes` ("code" or "code:signal") before `states`.
+
+    Where a node was lost Slurm sets the code (1 from 24.11 on, 0 before): it tells nothing of the job.
+    """
     names = {"right": c.RIGHT, "wrong": c.WRONG, "silent": c.SILENT, "survived": c.SURVIVED}
     by_code = settings["outcomes.exit_codes"]
     if by_code and not np.isnan(code):
         number, killed = int(code), 0 if np.isnan(signal) else int(signal)
         for key in (f"{number}:{killed}", str(number) if not killed else ""):
-            if key in by_code and state != "COMPLETED":
+            if key in by_code and state not in ("COMPLETED", *culprits.LOST):
                 return names[by_code[key]]
     return names[settings["outcomes.states"].get(state, settings["outcomes.other"])]
 

@@ -71,7 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
              "CANCELLED": "silent", "REQUEUED": "silent", "RESIZING": "survived"},
             "what a state says of the nodes: right, wrong, silent (hours don't count) or survived (hours count)", OUTCOMES),
     Setting("outcomes", "exit_codes", dict, {},
-            'the same by exit code, "75" or "0:9" (code:signal), for jobs that did not complete', OUTCOMES),
+            'the same by exit code, "75" or "0:9" (code:signal), for jobs that neither completed nor lost a node', OUTCOMES),
     Setting("outcomes", "other", str, "silent", "what any other state says", OUTCOMES),
     Setting("events", "reasons", dict,
             {"repaired": r"(?s)^(?!.*\b(be|being|get|needs?|not|yet|until)\W(repaired|replaced|swapped))"

@@ -243,6 +243,23 @@ def test_history_and_collected(tmp_path):
     assert one("history", fake).level == CRITICAL
 
 
+@pytest.mark.parametrize(
+    ("ages", "level"),
+    [
+        ({"alpha": 600, "old": 30 * 86400}, OK),
+        ({"alpha": 600, "beta": 2 * 86400}, CRITICAL),
+        ({"alpha": 30 * 86400, "beta": 600}, CRITICAL),
+        ({"old": 30 * 86400, "older": 90 * 86400}, CRITICAL),
+    ],
+)
+def test_a_cluster_that_nobody_reads_any_more_is_no_fault(tmp_path, ages, level):
+    """As after a change of ClusterName, or one `collect -M` of long ago."""
+    path = str(tmp_path / "history.db")
+    for name, age in ages.items():
+        Store(connect(path), path, name).set_high_water(int(NOW - age))
+    assert one("collected", host(settings={"history.path": path})).level == level
+
+
 def test_settings_that_are_wrong_are_told_by_doctor_and_refused_elsewhere(tmp_path):
     path = tmp_path / "w.toml"
     path.write_text("[steer]\nmode = 'on'\n")

@@ -72,6 +72,8 @@ def test_outcomes_are_settings():
     assert outcome_of("FAILED", 1, 0, mine) == c.WRONG
     assert outcome_of("COMPLETED", 75, 0, mine) == c.RIGHT
     assert outcome_of("PREEMPTED", np.nan, np.nan, mine) == c.SILENT
+    own = Settings({"outcomes.exit_codes": {"1": "silent"}})  # which Slurm gives to lost nodes' jobs as well, from 24.11 on
+    assert [outcome_of(state, 1, 0, own) for state in ("FAILED", "NODE_FAIL", "BOOT_FAIL")] == [c.SILENT, c.WRONG, c.WRONG]
     assert outcome_of("X", 0, 0, Settings({"outcomes.other": "survived"})) == c.SURVIVED
     with pytest.raises(ConfigError, match="one of right"):
         Settings({"outcomes.states": {"FAILED": "maybe"}})
