@@ -15,6 +15,22 @@ from hypothesis import Phase, settings
 from tests.bare import BareHost
 from tests.sandbox import Sandbox
 
+# What the caller's shell sets for its own Slurm, for our commands and for terminals doesn't count for those of the tests.
+FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SACCT_", "SQUEUE_", "SINFO_", "SPRIO_", "SSHARE_", "SCRON_", "WORKHORSE")
+TERMINAL = {
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "FORCE_COLOR",
+    "JUPYTER_COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+}
+OURS = {"WORKHORSE_SEARCH", "WORKHORSE_CLIENTS"}
+for _name in [name for name in os.environ if name in TERMINAL or (name.startswith(FOREIGN) and name not in OURS)]:
+    del os.environ[_name]
+
 # The same examples each time, and no long search for a smaller one: a run says yes or no, at once and again the same.
 # WORKHORSE_SEARCH=1 looks at others each time (a larger number at as many times more, where a test sets none itself);
 # what it finds becomes an explicit example.

@@ -296,7 +296,7 @@ def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
 
 
 def test_racing_the_scheduler_never_shrinks_or_holds_a_job(site, sandbox):
-    """Three hundred jobs start while their excludes are rewritten without pause: each runs on as many nodes as it asked for."""
+    """Hundreds of jobs start while their excludes are rewritten without pause: each runs on as many nodes as it asked for."""
     asked: dict[int, int] = {}
     stop = threading.Event()
     updates = {"done": 0, "late": 0, "refused": []}
@@ -319,10 +319,12 @@ def test_racing_the_scheduler_never_shrinks_or_holds_a_job(site, sandbox):
     for racer in racers:
         racer.start()
     try:
-        for number in range(300):
+        for number in range(1000):
+            if number >= 300 and updates["done"] > 100:  # where jobs start at once, few are met while they wait
+                break
             size = 1 + number % 4
             asked[site.sbatch(f"-N{size}", "-n", str(size), "-t", "5", script="#!/bin/sh\nsleep 0.2\n")] = size
-        ended = sandbox.wait(asked, timeout=150)
+        ended = sandbox.wait(asked, timeout=180)
     finally:
         stop.set()
         for racer in racers:

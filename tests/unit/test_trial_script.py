@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,6 +98,19 @@ def test_what_modules_set_for_other_pythons_does_not_count(tmp_path):
     env = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nonexistent", "PYTHONWARNINGS": "error", "CDPATH": "/tmp"}
     done = install("demo", "--help", env=env)
     assert done.returncode == 0 and "usage: install.sh demo" in done.stdout, done.stderr
+
+
+def test_what_the_caller_set_for_its_own_slurm_and_terminal_does_not_count_for_tests(tmp_path):
+    """On a login node of a cluster, in a job, where colours are forced."""
+    env = {"SLURM_CONF": "/nonexistent", "SLURM_CLUSTERS": "other", "SLURM_JOB_ID": "7", "SACCT_FORMAT": "JobID",
+           "WORKHORSE_CONFIG": "/nonexistent", "WORKHORSE_MODE": "steer", "FORCE_COLOR": "1", "COLUMNS": "30"}  # fmt: skip
+    tests = ("test_sacct.py::test_call_is_under_control", "test_store.py::test_second_run_is_told_to_wait")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t"]
+    done = subprocess.run(
+        [*argv, *(f"tests/unit/{test}" for test in tests)], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)])
