@@ -7,8 +7,9 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # a closed stream would become whatever file is opened next
 [ -e "/proc/$$/fd/1" ] || exec >/dev/null
 [ -e "/proc/$$/fd/2" ] || exec 2>/dev/null
-# What a cluster's modules and logins set for other Pythons, and for where their packages go, doesn't count here
-unset "${!PYTHON@}" PIP_TARGET PIP_PREFIX PIP_ROOT
+# What a cluster's modules and logins set for other Pythons, and for where their packages go, doesn't count here, nor what
+# has our tools read their words otherwise
+unset "${!PYTHON@}" PIP_TARGET PIP_PREFIX PIP_ROOT POSIXLY_CORRECT
 export PIP_USER=0
 
 usage() {
@@ -218,6 +219,8 @@ run_test() {
         *) usage >&2; misused "test $part: must be lint, unit, integration or bench";;
     esac
     umask 022 # test users read what is made here
+    # the tests' folders get into settings and units, where such names can't be
+    case ${TMPDIR:-} in *[!A-Za-z0-9._/+-]*) unset TMPDIR;; esac
     ensure_venv accounting test
     find_cache
     case $part in

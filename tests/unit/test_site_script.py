@@ -210,7 +210,7 @@ def test_systemd_understands_the_units(tmp_path):
                             ("@PUBLISH@", "/tmp"), ("@MORE@", " -/home/x"), ("@ENVIRONMENT@", "PATH=/bin")):  # fmt: skip
             text = text.replace(mark, value)
         (tmp_path / unit.name).write_text(text)
-    argv = ["systemd-analyze", "verify", "--man=no", *(str(path) for path in sorted(tmp_path.iterdir()))]
+    argv = ["systemd-analyze", "--man=no", "verify", *(str(path) for path in sorted(tmp_path.iterdir()))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     ours = [line for line in done.stderr.splitlines() if "workhorse" in line]
     assert ours == []
