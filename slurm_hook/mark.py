@@ -47,11 +47,6 @@ class Mark(Record):
         return bool(self.mode)
 
 
-def is_mark(comment: str) -> bool:
-    """True where the comment is ours, or the user's imitation of it."""
-    return parse(comment) is not None
-
-
 def clean_name(text: str) -> str:
     """A pipeline or stage name as it can stand in a mark: other characters become `_`, at most 64 of them."""
     return "".join(c if c in _SAFE else "_" for c in text[:64])

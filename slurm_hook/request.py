@@ -20,8 +20,6 @@ OPENING = "sbatch: defined options"
 RULE = "sbatch: -------------------- --------------------"
 CLOSING = "sbatch: end of defined options"
 UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-# printed as seen, never read: sbatch's own switches, and ours to ask with
-_ASKING = ("test-only", "verbose")
 
 
 class Request(Record):

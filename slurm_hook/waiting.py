@@ -94,11 +94,6 @@ def _first_sight(job: Job, now_set: frozenset[str]) -> Tracked:
     return Tracked(submit=job.submit, user=hostlist.fold(user), ours=ours, before=ours, confined=since)
 
 
-def excludes_of(tracked: Tracked) -> frozenset[str]:
-    """The excludes as they ought to stand on the job now."""
-    return frozenset(jobs.nodes_of(tracked.user)) | frozenset(jobs.nodes_of(tracked.ours))
-
-
 class State(Record):
     """The state file. invested: run time in seconds by pipeline and job; seen: when a pipeline last had a living job;
     chains: pipeline of jobs that dependencies tied together when they were last seen, by id; facts: what was last read of

@@ -75,7 +75,6 @@ def test_ours_and_the_users_add_up(user, ours):
     assert not got.hands_off
     assert set(hostlist.expand(got.user)) == user
     assert set(hostlist.expand(got.ours)) == ours - user
-    assert waiting.excludes_of(got) == user | ours
 
 
 def test_state_survives_and_is_private(tmp_path):
