@@ -205,7 +205,7 @@ run_pytest() {
     for word in "$@"; do
         if [ -e "$top/${word%%::*}" ]; then folder=; fi
     done
-    # shellcheck disable=SC2086 # one or two folders of ours
+    # shellcheck disable=SC2086 # some folders of ours
     in_venv python -m pytest -p no:cacheprovider --benchmark-storage="file://$cache/benchmarks" $folder "$@"
 }
 
@@ -225,18 +225,18 @@ run_test() {
     find_cache
     case $part in
         lint) run_lint;;
-        unit) run_pytest tests/unit "$@";;
+        unit) run_pytest tests/unit -n 2 "$@";;
         integration)
             ensure_slurm
             open_checkout
-            run_pytest tests/integration -n 2 "$@";;
+            run_pytest "tests/process tests/integration" -n 2 "$@";;
         bench) run_pytest tests/bench "$@";;
         all)
             ensure_slurm
             run_lint
             open_checkout
             # two processes, each with a Slurm of its own: most tests wait for Slurm, not for the processor
-            run_pytest "tests/unit tests/integration" -n 2 "$@";;
+            run_pytest "tests/unit tests/process tests/integration" -n 2 "$@";;
     esac
 }
 

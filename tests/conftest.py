@@ -52,7 +52,7 @@ _running: list[Sandbox] = []
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which tests stay together where several processes share them, whatever --dist says.
 
-    The files of a Slurm, and each file of unit tests. (Marks of xdist_group do nothing under pytest 9.2 with xdist 3.8.)
+    The files of a Slurm, and each file of tests without one. (Marks of xdist_group do nothing under pytest 9.2 with xdist 3.8.)
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -20,8 +20,8 @@ import pytest
 
 from accounting import metrics
 from slurm_hook import hostlist, snapshot
+from tests.process.test_shim import Shim
 from tests.sandbox import Sandbox
-from tests.unit.test_shim import Shim
 from tests.wrapped import PYTHON, REAL, Wrapped, write_shim
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ import pytest
 from accounting import metrics, nodes, store
 from slurm_hook import manual, passes, pipeline, terminal, watching
 from slurm_hook.errors import SlurmError
+from tests.process.test_commands_told import a_history, a_score
 from tests.unit.test_bad_input import run as called
-from tests.unit.test_commands_told import a_history, a_score
 
 run = called
 COMMANDS = dict(manual.commands())

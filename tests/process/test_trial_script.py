@@ -111,10 +111,10 @@ def test_what_the_caller_set_for_its_own_slurm_and_terminal_does_not_count_for_t
     """On a login node of a cluster, in a job, where colours are forced."""
     env = {"SLURM_CONF": "/nonexistent", "SLURM_CLUSTERS": "other", "SLURM_JOB_ID": "7", "SACCT_FORMAT": "JobID",
            "WORKHORSE_CONFIG": "/nonexistent", "WORKHORSE_MODE": "steer", "FORCE_COLOR": "1", "COLUMNS": "30"}  # fmt: skip
-    tests = ("test_sacct.py::test_call_is_under_control", "test_store.py::test_second_run_is_told_to_wait")
+    tests = ("process/test_sacct.py::test_call_is_under_control", "unit/test_store.py::test_second_run_is_told_to_wait")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t"]
     done = subprocess.run(
-        [*argv, *(f"tests/unit/{test}" for test in tests)], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True,
+        [*argv, *(f"tests/{test}" for test in tests)], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_shim import OURS, SCRIPT, SLACK, Shim
+from tests.process.test_shim import OURS, SCRIPT, SLACK, Shim
 from tests.wrapped import write_shim
 
 HINTS = "mode steer\nmin_nodes 2\nmin_gpus 0\ndirectives 1\nend\n"

@@ -19,8 +19,8 @@ from slurm_hook.config import Settings
 from slurm_hook.errors import SlurmError, UsageError
 from slurm_hook.snapshot import NodeScore, Scores, scores_to_json, write_json
 from tests.accounting_rows import put, row, stores
+from tests.process.test_sacct import slurm as stand_in
 from tests.unit.test_bad_input import run as called
-from tests.unit.test_sacct import slurm as stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
 run, slurm = called, stand_in

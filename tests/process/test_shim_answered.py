@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_shim import OURS, SCRIPT, SHELLS, Shim
+from tests.process.test_shim import OURS, SCRIPT, SHELLS, Shim
 
 
 @pytest.fixture(params=SHELLS, ids=lambda shell: shell.split(maxsplit=1)[0])
