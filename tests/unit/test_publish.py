@@ -138,9 +138,10 @@ def test_old_snapshots_that_another_run_removes_meanwhile_are_no_error(tmp_path,
         (tmp_path / f"{number}.json").write_text("{}")
         os.utime(tmp_path / f"{number}.json", (0, 0))
     listed = list(os.scandir(tmp_path))
-    monkeypatch.setattr(publish.os, "scandir", lambda folder: listed)
     (tmp_path / listed[0].name).unlink()
-    publish._drop_old(str(tmp_path), 1e9)
+    with monkeypatch.context() as meanwhile:  # pathlib scans folders, too
+        meanwhile.setattr(publish.os, "scandir", lambda folder: listed)
+        publish._drop_old(str(tmp_path), 1e9)
     assert list(tmp_path.iterdir()) == []
 
 
