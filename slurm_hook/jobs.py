@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from . import commands, hostlist, mark
+from . import commands, hostlist, mark, reasons
 from .errors import HostlistError, SlurmError
 from .light import Record
 
@@ -22,8 +22,6 @@ NOT_ELIGIBLE = frozenset({
     "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "BeginTime", "BadConstraints",
     "JobHoldMaxRequeue", "LaunchFailedRequeuedHeld", "SpecialExit", "JobArrayTaskLimit", "Cleaning",
 })  # fmt: skip
-# held up by a limit, or by licenses: others start while it waits
-_LIMITED = ("Assoc", "QOS", "MaxCpuPerAccount", "MaxMemPerLimit", "Licenses", "PartitionNodeLimit", "PartitionTimeLimit")
 _WHOLE = re.compile(r"\d+")
 PAST_FIELDS = 8
 _ASKED = re.compile(r"(?:^|\s)(?:--depe[a-z]*(?:=|\s+)|-d\s*)[\"']?(\S+)")  # --dependency and its abbreviations
@@ -112,9 +110,9 @@ class Job(Record):
         return self.pending and self.priority > 0 and not self.dependency and self.reason not in NOT_ELIGIBLE
 
     @property
-    def limited(self) -> bool:
-        """Waits for something other than nodes: free ones would not start it, and go to other jobs."""
-        return self.reason.startswith(_LIMITED)
+    def holds(self) -> bool:
+        """Waits for nodes that become free, so that others don't get them; in a reservation it has its own."""
+        return self.eligible and not self.reservation and reasons.holds_nodes(self.reason)
 
     @property
     def mark(self) -> mark.Mark | None:

@@ -120,6 +120,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     facts = _facts(state.facts, full, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
+    facts["room"] = dispatch.room_in(nodes) if nodes else facts.get("room", {})
     group = waiting.groups(found, state.chains)
     live = _live(found, facts, nodes, now)._replace(chains=waiting.numbers(waiting.remember(found, group)))
     if publish:
@@ -163,7 +164,7 @@ def fingerprint(found: Sequence[Job]) -> str:
     """
     digest = hashlib.sha256()
     for job in sorted(found, key=lambda j: (j.id, j.label)):
-        matters = (job.id, job.label, job.state, job.submit, job.held, job.eligible, job.limited, job.excludes, job.req_nodes)
+        matters = (job.id, job.label, job.state, job.submit, job.held, job.eligible, job.holds, job.excludes, job.req_nodes)
         digest.update(repr(matters).encode())
     return digest.hexdigest()
 
@@ -250,11 +251,11 @@ def parse_reservations(text: str) -> list[dict[str, Any]]:
 
 
 def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cluster.Node], now: float) -> Live:
-    pools = dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()
+    pools = (*(dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()), *dispatch.named(found, now))
     reservations = tuple(Reservation(r["name"], r["start"], r["end"], tuple(r["nodes"])) for r in facts["reservations"])
     return Live(
         cluster=facts["cluster"], created=now, reservations=reservations, partitions=facts["partitions"],
-        topology=facts["topology"], queue_head=dispatch.queue_head(found), pools=pools,
+        topology=facts["topology"], queue_head=dispatch.queue_head(found, facts["room"]), pools=pools,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "Commands", "cli cli_marks cli_db cli_scores cli_lemons cli_report cli_metrics cli_doctor cli_effect"),
     ("slurm_hook", "The contract between the halves", "snapshot luatable installed"),
     ("slurm_hook", "What a call asks for", "options request directives match hints"),
-    ("slurm_hook", "What the cluster has now", "cluster nodeinfo jobs topology bounded commands"),
+    ("slurm_hook", "What the cluster has now", "cluster nodeinfo jobs reasons topology bounded commands"),
     ("slurm_hook", "The decision, pure", "case decide candidates feasible placement wheel drawing spare sizing"),
     ("slurm_hook", "Ways in", "wrapper clifilter mark log"),
     ("slurm_hook", "Stages that wait", "pipeline queue priority waiting dispatch passes watching guard requeue reorder"),

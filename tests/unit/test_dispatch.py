@@ -283,7 +283,7 @@ def test_nodes_for_which_a_job_of_another_partition_waits_are_in_no_pool(priorit
     """n3 and n4 are in both partitions; a job of less priority, or of a partition of a lower tier, is no matter."""
     there = {f"n{i}": node(f"n{i}", partitions=("llm", "other") if i > 2 else ("llm",)) for i in range(1, 5)}
     busy = {name: n._replace(state="ALLOCATED", cpus_used=32) for name, n in there.items() if name not in free}
-    other = job(2, partition="other", nodes=9, comment="", priority=priority)
+    other = job(2, partition="other", nodes=2, comment="", priority=priority)
     made = world([job(), other], there={**there, **busy})
     parts = {
         **made.live.partitions,
@@ -339,7 +339,7 @@ def test_a_job_that_waits_for_a_limit_keeps_no_nodes_from_others(reason):
     """Slurm passes it by, too. It isn't confined either, as it can't start."""
     first, second = job(1, reason=reason, priority=900), job(2, reason="None", priority=100)
     limited = reason != "Resources"
-    assert dispatch.queue_head([first]) == ({} if limited else {"llm": 900})
+    assert dispatch.queue_head([first], {}) == ({} if limited else {"llm": 900})
     there = nodes(3)  # room for one
     updates = plan([first, second], there=there).updates
     assert [u.job.id for u in updates if u.why == STEER] == [2 if limited else 1]

@@ -1,0 +1,87 @@
+"""Which of Slurm's reasons hold nodes from others, and that one user's job that can't start turns steering off for nobody."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_hook import dispatch, jobs, reasons
+from slurm_hook.dispatch import STEER
+from slurm_hook.hostlist import expand
+from tests.unit.jobs_made import NOW, job, nodes, world
+
+NAMES = Path(__file__).resolve().parents[1] / "data/pending_reasons.txt"
+DOWN = "Nodes required for job are DOWN"
+ALL = [line.strip() for line in NAMES.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+
+
+@pytest.mark.parametrize("line", ALL)
+def test_each_reason_of_slurms_is_in_one_row_of_the_table(line):
+    name, holds = line[1:], line[0] == "+"
+    assert [row for row, beginnings in reasons.TABLE for word in beginnings if name.startswith(word)] == [holds]
+    assert reasons.holds_nodes(name) is holds
+
+
+@pytest.mark.parametrize(
+    ("told", "holds"),
+    [
+        # sentences that squeue tells in place of a name
+        (f"{DOWN}, DRAINED or reserved for jobs in higher priority partitions", True),
+        (f"{DOWN}, DRAINED, REBOOTING or reserved for jobs in higher priority partitions", True),
+        ("ReqNodeNotAvail, UnavailableNodes:gpu[01,03],cpu7", False), ("ReqNodeNotAvail, May be reserved for other job", False),
+        ("ReqNodeNotAvail, Reserved for maintenance", False), ("Reservation x was deleted", False),
+        ("uid 1000 not in group permitted to use this partition (llm). groups allowed: ml", False),
+        ("job requeued in held state", False), ("launch failed requeued held", False),
+        # tasks of an array, which squeue tells as one
+        ("JobArrayTaskLimit,Resources", True), ("Resources,JobArrayTaskLimit", True), ("BeginTime,JobArrayTaskLimit", False),
+        # of a version to come: others do without a pool
+        ("MoonPhase", True), ("", True),
+    ],
+)  # fmt: skip
+def test_sentences_and_unknown_reasons(told, holds):
+    assert reasons.holds_nodes(told) is holds
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"reason": "PartitionConfig", "nodes": 400}, ""), ({"reason": "Priority", "nodes": 400}, ""),  # whatever Slurm says
+        ({"reason": "ReqNodeNotAvail, UnavailableNodes:n1", "req_nodes": "n1", "nodes": 1}, ""),
+        # what Slurm keeps for a job that names its nodes are these nodes
+        ({"reason": "Resources", "req_nodes": "n[1-2]", "nodes": 2}, "n[1-2]"),
+        ({"reason": f"{DOWN}, DRAINED or reserved for jobs in higher priority partitions", "nodes": 8}, ""),
+        ({"reservation": "mine"}, ""), ({"priority": 0}, ""), ({"reason": "BeginTime"}, ""),
+        ({"reason": "Licenses"}, ""), ({"dependency": "afterok:9(unfulfilled)"}, ""), ({"partition": "elsewhere"}, ""),
+    ],
+)  # fmt: skip
+def test_a_job_that_gets_no_nodes_turns_steering_off_for_nobody(changes, named):
+    there = nodes(8, n8="DOWN")
+    waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
+    room = dispatch.room_in(there)
+    assert dispatch.queue_head([waits], room).get("llm") is None
+    pools = dispatch.named([waits], NOW)
+    assert pools == (((NOW, named),) if named else ())
+    made = world([job(1, reason="Priority"), waits], there)
+    (update,) = [u for u in dispatch.plan(made._replace(live=made.live._replace(pools=pools)), {}).updates if u.job.id == 1]
+    assert update.why == STEER
+    assert not set(expand(named)) - set(jobs.nodes_of(update.excludes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "Resources", "nodes": 7}, {"reason": "Priority"}, {"reason": "None"}, {"reason": "MoonPhase"},
+        {"reason": "Resources", "req_nodes": "n1", "nodes": 7},  # -w names one of those that it needs
+        {"reason": "Resources", "partition": "llm,elsewhere"},
+    ],
+)  # fmt: skip
+def test_a_job_that_gets_the_next_nodes_still_counts(changes):
+    there = nodes(8, n8="DOWN")
+    waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
+    assert dispatch.queue_head([waits], dispatch.room_in(there))["llm"] == 900
+    assert not [u for u in dispatch.plan(world([job(1, reason="Priority"), waits], there), {}).updates if u.why == STEER]
+
+
+def test_a_partition_whose_nodes_are_all_down_has_no_room():
+    assert dispatch.room_in(nodes(2, "DOWN")) == {"llm": 0}
+    assert dispatch.queue_head([job(9)], {"llm": 0}) == {}
+    assert dispatch.queue_head([job(9)], {}) == {"llm": 100}, "where nothing is known of the nodes the reason alone counts"
