@@ -59,7 +59,7 @@ class Dispatched:
         return passes.release(self.settings)
 
     def live(self) -> snapshot.Live:
-        return snapshot.read_live(str(self.root), trusted_uids=(os.getuid(),))
+        return snapshot.read_live(self.settings["publish.path"], trusted_uids=(os.getuid(),))
 
     def sbatch(self, *args: str, script: str = SLEEP, mode: str = "avoid", comment: str | None = None, **more: Any) -> int:
         """Submit a job that carries a mark, as the wrapper would have left it."""
