@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from slurm_hook import bounded, logfiles
+from slurm_hook import bounded, log, logfiles
 from slurm_hook.errors import InputError
 
 LOG_FILE = "/var/log/workhorse/workhorse.log"
@@ -47,6 +47,12 @@ def route(line: Mapping[str, Any]) -> str:
     """By which of ROUTES a decision came, or "other": anyone can write to syslog."""
     by = line.get("by", "wrapper")
     return by if by in ROUTES else "other"
+
+
+def fallback(line: Mapping[str, Any]) -> str:
+    """Why mode steer acted as avoid, one of log.FALLBACKS or "other"; "" where it didn't."""
+    told = line.get("fallback", "")
+    return told if told == "" or told in log.FALLBACKS else "other"
 
 
 def _file(path: str, since: float, now: float) -> Iterator[dict[str, Any]]:

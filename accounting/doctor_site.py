@@ -120,6 +120,38 @@ def dispatcher(host: Host) -> Answer:
     return ok(f"last pass {ago(age)} ago")
 
 
+FALLBACKS = {
+    "dispatch": "dispatch not heard of",
+    "waiting": "a job waited in the partition",
+    "nodes": "too few nodes free",
+    "partition": "the partition or its topology",
+    "job": "what the job asks for",
+    "comment": "a comment of its own",
+}
+
+
+def steering(host: Host) -> Answer:
+    """How often did mode steer draw a pool, and why not?"""
+    mode = host.settings.steer.mode
+    if mode not in ("steer", "observe"):
+        return ok(f"no pools are drawn in mode {mode}")
+    lines = list(decisions.read(decisions.source(), host.now - 7 * 86400, host.now))
+    found = Counter(filter(None, map(decisions.fallback, lines)))
+    drawn = sum(line.get("action") == "steer" and decisions.route(line) != "dispatch" for line in lines)
+    why = ", ".join(f"{times} {FALLBACKS.get(label, label)}" for label, times in found.most_common())
+    text = f"{count(drawn, 'pool')} drawn in 7 days, {count(found.total(), 'decision')} as in mode avoid" + (
+        f": {why}" if why else ""
+    )
+    if found.total() < 20 or drawn > found.total() / 20:
+        return ok(text)
+    if found.most_common(1)[0][0] == "dispatch":
+        return warn(text, "see check dispatcher")
+    mend = (
+        "`squeue -t PD -S -p` shows who waits, `workhorse plan` why for one call; on a machine that is always full this is right"
+    )
+    return warn(text, mend)
+
+
 def writers(host: Host) -> Answer:
     """Who can write the published files, or put others in their place?"""
     folder = Path(host.settings.publish.path)
@@ -365,6 +397,7 @@ CHECKS = (
     Check("switch", "it isn't switched off", switch),
     Check("scores", "scores are published, of today's nodes, and young enough", scores),
     Check("dispatcher", "dispatch makes its passes", dispatcher),
+    Check("steering", "mode steer draws pools, or why it can't", steering),
     Check("writers", "nobody else can write the published files", writers),
     Check("history", "the database is there, private and sound", history, ("controller", "checkout")),
     Check("collected", "accounting is read regularly", collected, ("controller", "checkout")),

@@ -54,6 +54,7 @@ class Metrics:
         self.size = g("history_size_bytes", "Size of the history on disk")
         self.decisions = g("decisions_last_day", "Decisions logged in the last 24 hours", "route", "action")
         self.fail_opens = g("fail_opens_last_day", "Submissions of the last 24 hours that our part failed and let pass", "reason")
+        self.fallbacks = g("steer_fallbacks_last_day", "Decisions of the last 24 hours where mode steer acts as avoid", "reason")
         self.written_at = g("metrics_timestamp_seconds", "When this file was written")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -108,16 +109,21 @@ class Metrics:
         """Decisions by route and action. Whatever else a line says becomes `other`: anyone can write to syslog."""
         found: Counter[tuple[str, str]] = Counter()
         failed: Counter[str] = Counter(dict.fromkeys(log.FAILURES, 0))
+        fell_back: Counter[str] = Counter(dict.fromkeys(log.FALLBACKS, 0))
         for line in lines:
             key = decision_key(line)
             found[key] += 1
             if key[1] == "fail_open":
                 reason = line.get("reason")
                 failed[reason if reason in log.FAILURES else "other"] += 1
+            elif decisions.fallback(line):
+                fell_back[decisions.fallback(line)] += 1
         for (route, action), count in found.items():
             self.decisions.labels(route, action).set(count)
         for reason, count in failed.items():
             self.fail_opens.labels(reason).set(count)
+        for reason, count in fell_back.items():
+            self.fallbacks.labels(reason).set(count)
 
 
 def decision_key(line: Mapping[str, Any]) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from slurm_hook.config import Settings
 from . import capability, carried, explain, lemons, scoring
 from .attribution import Attribution, attribute
 from .columns import WRONG, History
+from .decisions import fallback
 from .history import load_history
 from .metrics import decision_key
 from .outliers import outliers
@@ -121,7 +122,7 @@ class Overview:
 @dataclass(frozen=True)
 class Report:
     """Everything that is drawn. decisions: lines as logged, newest first; by_day: (day, {action: count}), oldest first;
-    effect: what `workhorse effect` found, as lines."""
+    fallbacks: why mode steer acted as avoid, how often; effect: what `workhorse effect` found, as lines."""
 
     overview: Overview
     blocks: tuple[Block, ...]
@@ -131,6 +132,7 @@ class Report:
     decisions: tuple[Mapping[str, Any], ...]
     by_day: tuple[tuple[str, Mapping[str, int]], ...]
     routes: Mapping[str, int]
+    fallbacks: Mapping[str, int]
     effect: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -161,6 +163,7 @@ def gather(
         decisions=tuple(lines[:SHOWN_DECISIONS]),
         by_day=_by_day(lines),
         routes=dict(Counter(decision_key(line)[0] for line in lines)),
+        fallbacks=dict(Counter(filter(None, map(fallback, lines))).most_common()),
         effect=tuple(effect),
         notes=table.notes,
     )

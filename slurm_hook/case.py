@@ -51,7 +51,8 @@ class Decision(Record):
     """action: pass, avoid, steer or control (left untouched on purpose); excludes: ours, without the user's; pool: drawn
     nodes (steer); nodes: node count to set where only a total demand was given, 0 for none; reason: why this and not
     more; demand: what the draw went by; total: the whole job's, where only that was given (MiB); seed, snapshot: replay the
-    draw; ours: to be marked though there is nothing to do yet."""
+    draw; ours: to be marked though there is nothing to do yet; fallback: why mode steer acts as avoid, one of
+    `log.FALLBACKS`."""
 
     action: str
     reason: str
@@ -65,6 +66,7 @@ class Decision(Record):
     seed: int = 0
     snapshot: str = ""
     ours: bool = False
+    fallback: str = ""
 
 
 class Case(Record):

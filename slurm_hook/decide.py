@@ -49,14 +49,14 @@ def decide(case: Case) -> Decision:
         # where many are decided at once the user's excludes are taken from sums, not from lists of thousands
         lean = case.memo is not None and mode == "avoid"
         fields = [candidates(case, request, lean and request.nodes_given) for request in case.requests]
-        obstacle = "" if mode in ("steer", "observe") else f"mode {mode}"
-        obstacle = obstacle or why_not_steer(case)
+        fallback, obstacle = why_not_steer(case) if mode in ("steer", "observe") else ("", f"mode {mode}")
         open_now: list[int] | None = None
         if not obstacle:
             steered, open_now = _steer(case, fields[0], base)
             if steered.action == "steer":
                 return steered
-            obstacle = steered.reason
+            fallback, obstacle = "nodes", steered.reason
+        base = base._replace(fallback=fallback)
         total = total_demand(case, case.requests[0])
         if total:
             base = base._replace(demand=total, total=total)
@@ -102,23 +102,23 @@ def _check(case: Case) -> None:
         raise RequestError("components with excludes of their own")
 
 
-def why_not_steer(case: Case) -> str:
-    """Why the job may not be confined to a pool, "" where it may."""
+def why_not_steer(case: Case) -> tuple[str, str]:
+    """Why the job may not be confined to a pool: one of `log.FALLBACKS` to count by, and in words; both "" where it may."""
     request, live = case.requests[0], case.live
     if live is None or live.age(case.now) > case.settings["steer.live_max_age"]:
-        return "dispatch is not heard of"
+        return "dispatch", "dispatch is not heard of"
     partition = partition_of(case, request)
     obstacles = (
-        ("heterogeneous", len(case.requests) > 1), ("block topology", live.topology == "block"),
-        ("array", request.array), ("several partitions", "," in request.partition), ("begin", request.begin),
-        ("dependency", request.dependency), ("wait", request.wait),
-        (f"asks for {', '.join(request.inner)}", request.inner),
-        ("the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
-        ("the user's excludes are too many for a mark", _too_long_for_a_mark(request.exclude)),
-        ("the partition is not up", live.partitions.get(partition, {}).get("state", "UP") != "UP"),
-        ("a job waits in this partition", live.queue_head.get(partition)),
+        ("job", "heterogeneous", len(case.requests) > 1), ("partition", "block topology", live.topology == "block"),
+        ("job", "array", request.array), ("partition", "several partitions", "," in request.partition),
+        ("job", "begin", request.begin), ("job", "dependency", request.dependency), ("job", "wait", request.wait),
+        ("job", f"asks for {', '.join(request.inner)}", request.inner),
+        ("comment", "the job has a comment of its own", request.comment and mark.parse(request.comment) is None),
+        ("comment", "the user's excludes are too many for a mark", _too_long_for_a_mark(request.exclude)),
+        ("partition", "the partition is not up", live.partitions.get(partition, {}).get("state", "UP") != "UP"),
+        ("waiting", "a job waits in this partition", live.queue_head.get(partition)),
     )  # fmt: skip
-    return next((obstacle for obstacle, there in obstacles if there), "")
+    return next(((label, obstacle) for label, obstacle, there in obstacles if there), ("", ""))
 
 
 def _too_long_for_a_mark(names: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ MAX_LINE = 7000  # what rsyslog and journald take without cutting
 FIELDS = frozenset((
     "by", "uid", "action", "applied", "reason", "match", "snapshot", "seed", "nodes", "count", "pool", "excludes",
     "user_excludes", "candidates", "free", "demand", "total", "rank", "method", "partition", "pipeline", "stage", "ms",
-    "job", "why",
+    "job", "why", "fallback",
 ))  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def line(decision: Decision, **more: Any) -> str:
         "uid": os.getuid(), "action": decision.action, "reason": decision.reason, "snapshot": decision.snapshot,
         "seed": decision.seed, "nodes": decision.nodes, "count": len(decision.pool), "pool": hostlist.fold(decision.pool),
         "excludes": "" if decision.pool else hostlist.fold(decision.excludes), "demand": decision.demand,
-        "total": decision.total, "rank": decision.rank,
+        "total": decision.total, "rank": decision.rank, "fallback": decision.fallback,
         "candidates": len(decision.candidates), "free": {mib: hostlist.fold(names) for mib, names in free.items()},
     }  # fmt: skip
     fields.update((key, value) for key, value in more.items() if key in FIELDS)
@@ -61,6 +61,9 @@ def event(by: str, action: str, job: int, **more: Any) -> str:
     return text if len(text) <= MAX_LINE else json_dumps({k: v for k, v in fields.items() if k != "excludes"})
 
 
+# why mode steer acts as avoid: dispatch isn't heard of; a job waits for nodes of the partition; too few nodes are free;
+# the partition or topology, what the job asks for, or its comment leave no pool
+FALLBACKS = ("dispatch", "waiting", "nodes", "partition", "job", "comment")
 # why submissions pass because something of ours is broken: published files, slurmctld, the decision itself
 FAILURES = ("snapshot", "slurm", "no answer")
 

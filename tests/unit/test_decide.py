@@ -1,10 +1,12 @@
 """Which nodes a job may use: the decision as a pure function of request, scores and live state."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, mark, sizing, wrapper
+from slurm_hook import decide, directives, log, mark, sizing, wrapper
 from slurm_hook.cluster import Node
 from slurm_hook.config import Settings
 from slurm_hook.errors import RequestError
@@ -165,32 +167,35 @@ def test_one_partition_of_several_may_spare_a_node_that_the_others_do_not_have()
 def test_no_pool_over_more_switches_than_asked_for():
     there = {name: node(name) for name in ("gpu01", "gpu02", "gpu05", "gpu06")}
     assert decide.decide(case(four(switches=2), nodes=there)).action == "steer"
-    assert "switches" in decide.decide(case(four(switches=1), nodes=there)).reason
+    made = decide.decide(case(four(switches=1), nodes=there))
+    assert "switches" in made.reason and made.fallback == "nodes"
 
 
 @pytest.mark.parametrize(
-    ("request_", "more", "reason"),
+    ("request_", "more", "reason", "fallback"),
     [
-        (four(array="0-3"), {}, "array"),
-        (four(inner=("licenses",)), {}, "asks for licenses"),
-        (four(partition="llm,small"), {}, "several partitions"),
-        (four(begin="2027-01-01T00:00:00"), {}, "begin"),
-        (four(dependency="afterok:1"), {}, "dependency"),
-        (four(wait=True), {}, "wait"),
-        (four(comment="mine"), {}, "comment of its own"),
-        (four(exclude=tuple(f"other{i}" for i in range(1, 500, 2))), {}, "too many for a mark"),
-        (four(), {"live": False}, "dispatch"),
-        (four(), {"live_fields": {"created": NOW - 181}}, "dispatch"),
-        (four(), {"live_fields": {"topology": "block"}}, "block"),
-        (four(), {"live_fields": {"queue_head": {"llm": 4000}}}, "waits"),
-        (four(), {"live_fields": {"partitions": {"llm": {**PARTITIONS["llm"], "state": "DOWN"}}}}, "partition"),
-        (four(), {"mode": "avoid"}, "mode avoid"),
-        ((four(), four()), {}, "heterogeneous"),
+        (four(array="0-3"), {}, "array", "job"),
+        (four(inner=("licenses",)), {}, "asks for licenses", "job"),
+        (four(partition="llm,small"), {}, "several partitions", "partition"),
+        (four(begin="2027-01-01T00:00:00"), {}, "begin", "job"),
+        (four(dependency="afterok:1"), {}, "dependency", "job"),
+        (four(wait=True), {}, "wait", "job"),
+        (four(comment="mine"), {}, "comment of its own", "comment"),
+        (four(exclude=tuple(f"other{i}" for i in range(1, 500, 2))), {}, "too many for a mark", "comment"),
+        (four(), {"live": False}, "dispatch", "dispatch"),
+        (four(), {"live_fields": {"created": NOW - 181}}, "dispatch", "dispatch"),
+        (four(), {"live_fields": {"topology": "block"}}, "block", "partition"),
+        (four(), {"live_fields": {"queue_head": {"llm": 4000}}}, "waits", "waiting"),
+        (four(), {"live_fields": {"partitions": {"llm": {**PARTITIONS["llm"], "state": "DOWN"}}}}, "partition", "partition"),
+        (four(), {"mode": "avoid"}, "mode avoid", ""),
+        ((four(), four()), {}, "heterogeneous", "job"),
     ],
 )
-def test_what_may_at_most_avoid(request_, more, reason):
+def test_what_may_at_most_avoid(request_, more, reason, fallback):
     made = decide.decide(case(request_, bad=("gpu03", "gpu09"), **more))
     assert made.action == "avoid" and reason in made.reason
+    assert made.fallback == fallback and json.loads(log.line(made)).get("fallback", "") == fallback
+    assert not fallback or fallback in log.FALLBACKS
     assert made.excludes == ("gpu03",)  # 2 % of 16 nodes, at least one
 
 

@@ -392,6 +392,25 @@ def test_routes_are_those_of_seven_days_whatever_anyone_writes_to_syslog(tmp_pat
     assert "30 jobs on at least" in answer.text and "20 by wrapper, 9 by dispatch, 2 by other (67%)" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("drawn", "fallbacks", "mode", "level", "words"),
+    [
+        (30, {"waiting": 25, "nodes": 5}, "steer", OK, "30 pools drawn in 7 days, 30 decisions as in mode avoid: 25 a job"),
+        (0, {"waiting": 3}, "steer", OK, "3 a job waited in the partition"),
+        (1, {"waiting": 25, "<x>": 5}, "observe", WARNING, "25 a job waited in the partition, 5 other"),
+        (0, {"dispatch": 25}, "steer", WARNING, "dispatch not heard of"),
+        (0, {"dispatch": 25}, "avoid", OK, "no pools are drawn in mode avoid"), (0, {}, "steer", OK, "0 pools"),
+    ],
+)  # fmt: skip
+def test_doctor_tells_why_mode_steer_acts_as_avoid(tmp_path, monkeypatch, drawn, fallbacks, mode, level, words):
+    told = [{"by": "wrapper", "action": "avoid", "fallback": why} for why, times in fallbacks.items() for _ in range(times)]
+    told += [{"by": "wrapper", "action": "steer"}] * drawn + [{"by": "dispatch", "action": "steer"}] * 9
+    write_log(tmp_path / "w.log", NOW - 60, map(json.dumps, told))
+    monkeypatch.setattr(decisions, "source", lambda: str(tmp_path / "w.log"))
+    answer = one("steering", host(settings={"steer.mode": mode}))
+    assert (answer.level, words in answer.text) == (level, True), answer
+
+
 def write_log(path, when, lines):
     """A file of syslog, packed if so named, last written to at that moment."""
     stamp = datetime.fromtimestamp(when, timezone.utc).isoformat()

@@ -51,7 +51,7 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(made):
     names = history_made.HOSTILE
-    what = {"by": "wrapper", "action": "avoid", "nodes": "<b>"}
+    what = {"by": "wrapper", "action": "avoid", "nodes": "<b>", "fallback": "waiting"}
     lines = [{"time": END - i * 3600, "reason": names[i % len(names)], **what} for i in range(60)]
     return report.gather(made[2], "alpha", Settings(), as_of=END, decisions=lines)
 
@@ -70,6 +70,7 @@ def test_figures_add_up(made, found):
     assert sum(report_html.histogram(found)) == o.scored
     assert [block.name for block in found.blocks] == [f"leaf{i}" for i in range(5)]
     assert sum(sum(counts.values()) for _, counts in found.by_day) == 60 == sum(found.routes.values())
+    assert found.fallbacks == {"waiting": 60} and "why: 60 waiting" in report_html.render(found)
 
 
 def test_planted_nodes_are_the_worst_and_are_blamed(found):
