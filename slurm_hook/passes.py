@@ -14,9 +14,9 @@ import random
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, jobs, log, reorder, requeue, snapshot, waiting
+from . import cluster, commands, dispatch, jobs, log, lost, reorder, requeue, snapshot, waiting
 from .config import STEERING
-from .errors import BusyError, SnapshotError
+from .errors import BusyError, SlurmError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
 from .snapshot import Live, Reservation, Scores
@@ -136,6 +136,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     if settings["steer.mode"] not in STEERING:
         waiting.write_state(path, state)
         return _switched_off(settings, state)._replace(full=True, problems=tuple(problems))
+    state = _found_again(state, found, now)
     plan = dispatch.plan(world, state.tracked)
     report = _carry_out(settings, plan, state)
     report = report._replace(reordered=_reorder(world, report))
@@ -302,12 +303,24 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
         if done and update.decision is not None:
             given = {"job": update.job.id, "why": update.why, "partition": update.job.partition[:64]}
             log.send(log.line(update.decision, by="dispatch", applied=True, **given))
+    tracked.update((u.job.id, waiting.arrived(u.tracked)) for u, (done, _) in outcome if done)
     if plan.updates:
         problems += _look_again([update for update, (done, _) in outcome if done])
         waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
     done_count = sum(done for _, (done, _) in outcome)
     started = sum(not done and not said for _, (done, said) in outcome)
     return Report(applied=done_count, started=started, left=plan.left, problems=tuple(problems))
+
+
+def _found_again(state: State, found: Sequence[Job], now: float) -> State:
+    """With the jobs whose mark is gone; where accounting doesn't answer, it is asked again some minutes later."""
+    wanted = lost.candidates(found, state.tracked)
+    if not wanted or abs(now - state.facts.get("unanswered", 0.0)) < FACTS_AGE:
+        return state
+    try:
+        return state._replace(tracked={**state.tracked, **lost.search(wanted)})
+    except SlurmError:
+        return state._replace(facts={**state.facts, "unanswered": now})
 
 
 def _reorder(world: dispatch.World, report: Report) -> int:
@@ -391,6 +404,7 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
             continue
         tracked[job.id] = requeue.after(item)
         done, why = set_excludes(job, item.excludes) if item.culprits else (True, "")
+        tracked[job.id] = waiting.arrived(tracked[job.id]) if done else tracked[job.id]
         said.append(requeue.words(item))
         log.send(log.event("dispatch", "requeue", job.id, excludes=item.culprits))
         said += [] if done else [f"job {job.label}: {why or 'it has already started'}"]
@@ -427,6 +441,7 @@ def release(settings: Settings, by: str = "dispatch") -> Report:
 def _release_all(settings: Settings, state: State, keep: Iterable[int] = (), by: str = "dispatch") -> Report:
     """No limit on updates here: an admin who switches us off wants us gone."""
     kept, found = set(keep), jobs.load()
+    state = _found_again(state._replace(facts={}), found, time.time())._replace(facts=state.facts)
     for job, nice in reorder.resets(found, state.tracked):
         set_nice(job, nice)
     updates = dispatch.releases(found, state.tracked, kept)
@@ -437,6 +452,6 @@ def _release_all(settings: Settings, state: State, keep: Iterable[int] = (), by:
             log.send(log.event(by, "release", update.job.id))
     if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):
         tracked = {job: t for job, t in state.tracked.items() if job in kept}
-        tracked.update({u.job.id: u.tracked for u in updates if u.job.id in kept})
+        tracked.update({u.job.id: waiting.arrived(u.tracked) for u, (done, _) in outcome if done and u.job.id in kept})
         waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
     return Report(applied=sum(done for _, (done, _) in outcome), full=True, problems=problems)

@@ -30,9 +30,9 @@ class Tracked(Record):
     """One waiting job. Lists are folded.
 
     submit: of the attempt this is about (Slurm resets it on a requeue); user: the user's own excludes; ours: what we
-    excluded last; before: what we had excluded until then, in case the update never arrived; confined: since when the
-    job is confined to a pool, 0 not; rest: not to be confined again before this time; culprits: nodes that ended an
-    earlier attempt; ran_on: nodes of the running attempt; restarts: requeues seen; requeued: by us; hands_off: the user
+    excluded last; before: what we had excluded until then, while our update isn't known to have arrived; confined: since
+    when the job is confined to a pool, 0 not; rest: not to be confined again before this time; culprits: nodes that ended
+    an earlier attempt; ran_on: nodes of the running attempt; restarts: requeues seen; requeued: by us; hands_off: the user
     changed the excludes after us; told: the admin knows why it wasn't requeued; nice: what we set.
     """
 
@@ -67,8 +67,8 @@ def concerns(job: Job) -> bool:
 def adopt(job: Job, known: Tracked | None) -> Tracked:
     """What we know of a waiting job, brought up to date with its excludes as they are now.
 
-    A job seen for the first time: its mark says which excludes are the user's. Where the excludes are neither what we
-    set nor what they were before, the user has changed them: all are the user's now, and we keep our hands off.
+    A job seen for the first time: its mark says which excludes are the user's. Once our last update is known to have arrived
+    any other excludes are the user's word (until then, what they were before is none): we keep our hands off.
     """
     now_set = frozenset(jobs.nodes_of(job.excludes))
     if known is None:
@@ -78,8 +78,13 @@ def adopt(job: Job, known: Tracked | None) -> Tracked:
     user = frozenset(jobs.nodes_of(known.user))
     for ours in (known.ours, known.before):
         if now_set == user | frozenset(jobs.nodes_of(ours)):
-            return known._replace(submit=job.submit, ours=ours)
+            return arrived(known._replace(submit=job.submit, ours=ours))
     return known._replace(submit=job.submit, user=job.excludes, ours="", before="", confined=0.0, hands_off=True)
+
+
+def arrived(tracked: Tracked) -> Tracked:
+    """The job has the excludes that we set."""
+    return tracked._replace(before=tracked.ours)
 
 
 def _first_sight(job: Job, now_set: frozenset[str]) -> Tracked:

@@ -18,6 +18,7 @@ from slurm_hook.mark import Mark
 from slurm_hook.waiting import Tracked
 from tests.dispatched import SLEEP, Dispatched
 from tests.sandbox import Sandbox
+from tests.wrapped import Wrapped
 
 pytestmark = pytest.mark.integration
 BAD = "gpu07"
@@ -28,6 +29,25 @@ def site(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatch
     made = Dispatched(sandbox, monkeypatch)
     made.publish(bad=[BAD])
     yield made
+    made.clean()
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Sandbox]:
+    """A Slurm that looks at one job of a partition only: what comes behind it waits while nodes are idle."""
+    with Sandbox(nodes=8, extra_conf=["SchedulerParameters=partition_job_depth=1,bf_interval=10000,sched_interval=1"]) as running:
+        yield running
+
+
+@pytest.fixture
+def late(slow: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Dispatched, int]]:
+    """Dispatch, and the job that comes first: Slurm keeps nothing for it but the busy node that it names."""
+    made = Dispatched(slow, monkeypatch)
+    made.publish(bad=[BAD])
+    first, second = (made.sbatch("-N1", "-w", "gpu08", "--exclusive", comment="", user="bob") for _ in range(2))
+    slow.poll(lambda: (made.job(first).state, made.job(second).reason) == ("RUNNING", "Resources"), 20, "a job in front")
+    made.one_pass()
+    yield made, second
     made.clean()
 
 
@@ -123,6 +143,38 @@ def test_components_of_a_heterogeneous_job_are_updated_by_their_raw_ids(site):
     assert [site.excludes(job) for job in (first, first + 1)] == ["", ""]
 
 
+def test_what_its_owner_takes_off_or_sets_is_the_owners_word(site, sandbox):
+    """Also at once after our update; and it isn't taken off again when we are switched off."""
+    site.fill()
+    cleared, other, array = (site.sbatch("-N2", "--exclusive", *more) for more in ((), (), ("--array=1-2",)))
+    site.one_pass()
+    assert [site.excludes(job) for job in (cleared, other, array)] == [BAD, BAD, BAD]
+    for job, names in ((cleared, ""), (other, "gpu05"), (array, "")):
+        sandbox.run(["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"], user="alice")
+    for _ in range(2):
+        assert site.one_pass().applied == 0
+        assert [site.excludes(job) for job in (cleared, other, array)] == ["", "gpu05", ""]
+    assert site.release().applied == 0
+    assert site.excludes(other) == "gpu05"
+
+
+def test_a_job_whose_comment_is_changed_before_the_first_pass_is_found_again(site, sandbox):
+    """By the command line that accounting keeps; the user's own exclude stays."""
+    wrapped = Wrapped(sandbox)
+    wrapped.publish("steer", bad=[BAD])
+    held = site.sbatch("-N2", "-H", "-x", "gpu01", comment="", binary=wrapped.sbatch)
+    begins = site.sbatch("-N2", "--begin=now+1hour", "-x", "gpu02", comment="", binary=wrapped.sbatch)
+    own = site.sbatch("-N2", "-H", "-x", "gpu[02,07]", comment="")
+    assert len(jobs.nodes_of(site.excludes(held))) == 14 and site.excludes(begins) == "gpu[02,07]"
+    for job in (held, begins, own):
+        sandbox.run(["scontrol", "update", f"JobId={job}", "Comment=mine"], user="alice")
+    sandbox.poll(lambda: site.one_pass() and site.excludes(held) == "gpu01", 40, "the confined job to be widened")
+    assert site.excludes(begins) == "gpu[02,07]", "left alone, as its comment says"
+    Path(site.settings["dispatch.state"]).unlink()  # a host without our memory
+    site.release()
+    assert [site.excludes(job) for job in (held, begins, own)] == ["gpu01", "gpu02", "gpu[02,07]"]
+
+
 def test_an_array_that_has_begun_keeps_its_running_tasks(site, sandbox):
     array = site.sbatch("-N8", "--array=1-4", "--exclusive", "-t", "5")
     sandbox.poll(lambda: sum(j.state == "RUNNING" for j in jobs.load() if j.label.startswith(f"{array}_")) == 2, 20, "two tasks")
@@ -142,19 +194,16 @@ def test_a_stage_that_did_not_start_in_its_pool_is_widened_by_the_next_pass(site
     assert site.excludes(stuck) == "gpu[02,07]"
 
 
-def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(site, sandbox):
-    """The partition goes down when dispatch has just read the partitions, so that Slurm can't be faster."""
+def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(late):
+    site, first = late
+    job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
     site.one_pass()
-    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
-    try:
-        job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
-        site.one_pass()
-        found = site.job(job)
-    finally:
-        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
-    pool = set(sandbox.nodes) - set(jobs.nodes_of(found.excludes))
-    assert len(pool) == 3 and not pool & {BAD, "gpu01"}
-    sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "the job to run")
+    found = site.job(job)
+    assert found.pending
+    pool = set(site.sandbox.nodes) - set(jobs.nodes_of(found.excludes))
+    assert len(pool) == 3 and not pool & {BAD, "gpu01", "gpu08"}
+    site.sandbox.run(["scancel", str(first)])
+    site.sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "the job to run")
     assert set(jobs.nodes_of(site.job(job).node_list)) == pool
 
 
@@ -269,20 +318,19 @@ def test_disable_takes_everything_off_at_once_also_while_a_dispatcher_watches(si
 CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from slurm_hook.cli import main; main()"
 
 
-def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
+def test_watch_ends_by_widening_what_it_had_confined(late):
     """SIGTERM to a dispatcher: nobody would widen after it, so it does."""
+    site, _ = late
     config = site.root / "workhorse.toml"
     config.write_text(
         f'[publish]\npath = "{site.root}"\n[dispatch]\nstate = "{site.root}/state.json"\nperiod = 30.0\n[steer]\nmode = "steer"\n'
     )
-    site.one_pass()
-    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
     job = site.sbatch("-N3", "--exclusive")
     root = str(Path(__file__).resolve().parents[2])
     argv = [sys.executable, "-c", CODE, root, "--config", str(config), "dispatch", "--watch"]
     watcher = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == 13, 20, "the job to be confined")
+        site.sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == 5, 20, "the job to be confined")
         again = subprocess.run(argv[:-1], capture_output=True, text=True, timeout=30, check=False)
         assert (again.returncode, "another dispatcher" in again.stderr) == (75, True)
         watcher.terminate()
@@ -292,7 +340,6 @@ def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
     finally:
         watcher.kill()
         watcher.communicate()
-        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
 
 
 def test_racing_the_scheduler_never_shrinks_or_holds_a_job(site, sandbox):

@@ -47,18 +47,22 @@ def test_first_sight(comment, excludes, user, ours, confined, hands_off):
 
 
 @pytest.mark.parametrize(
-    ("excludes", "user", "ours", "hands_off"),
+    ("before", "excludes", "user", "ours", "hands_off"),
     [
-        ("n[1,7]", "n1", "n7", False),  # as we set it
-        ("n[1,6]", "n1", "n6", False),  # our last update never arrived
-        ("n1", "n1", "", True),  # the user cleared ours
-        ("n9", "n9", "", True), ("n[1,7,9]", "n[1,7,9]", "", True), ("", "", "", True),
+        ("n6", "n[1,7]", "n1", "n7", False),  # as we set it
+        ("n6", "n[1,6]", "n1", "n6", False),  # our last update isn't known to have arrived, and hasn't
+        ("", "n1", "n1", "", False),  # our first
+        ("n6", "n1", "n1", "", True), ("n6", "n9", "n9", "", True), ("n6", "n[1,7,9]", "n[1,7,9]", "", True),
+        ("n6", "", "", "", True),
+        # it is known: the user has cleared ours, or put back what was there before
+        ("n7", "n1", "n1", "", True), ("n7", "n[1,6]", "n[1,6]", "", True), ("n7", "n[1,7]", "n1", "n7", False),
     ],
 )  # fmt: skip
-def test_known_jobs(excludes, user, ours, hands_off):
-    known = Tracked(user="n1", ours="n7", before="n6", culprits="n3")
+def test_known_jobs(before, excludes, user, ours, hands_off):
+    known = Tracked(user="n1", ours="n7", before=before, culprits="n3")
     got = waiting.adopt(job(excludes=excludes), known)
     assert (got.user, got.ours, got.hands_off, got.culprits) == (user, ours, hands_off, "n3")
+    assert hands_off or got.before == got.ours, "seen once, any other value is the user's word"
     if hands_off:  # for good: what the user sets later is the user's too
         again = waiting.adopt(job(excludes="n5"), got)
         assert (again.user, again.ours, again.hands_off) == ("n5", "", True)
