@@ -7,7 +7,7 @@ none any more, or an exclude that a job can't spare drops out. Nothing but ExcNo
 
 from __future__ import annotations
 
-from . import decide, hostlist, jobs, mark, priority, waiting
+from . import decide, feasible, hostlist, jobs, mark, priority, waiting
 from .cluster import Node
 from .config import Settings
 from .decide import Case, Decision
@@ -199,7 +199,7 @@ class _Pass:
     def _may_confine(self, job: Job, tracked: Tracked) -> bool:
         return (
             self.world.settings["steer.mode"] == "steer"
-            and job.holds
+            and (job.holds or (job.eligible and job.reason == "PartitionDown"))  # decide knows whether it is up by now
             and not (job.array or job.het)
             and job.details is not None
             and 0 < job.details.eligible <= self.world.now
@@ -299,8 +299,12 @@ def pool_of(job: Job, nodes: Mapping[str, Node]) -> str:
 
 
 def overdue(job: Job, tracked: Tracked, world: World) -> bool:
-    """A confined job had its chance: a pass has gone by, or half a period since it could start."""
+    """A confined job had its chance: a pass has gone by, or half a period since it could start. Or it has none, as nodes of
+    its pool are reserved by now."""
     if not job.eligible or tracked.confined > world.now + world.period:  # the clock has jumped back
+        return True
+    ahead = feasible.reserved(world.live.reservations, world.now, job.minutes)
+    if ahead and not ahead.isdisjoint(hostlist.expand(pool_of(job, world.nodes))):
         return True
     return world.now - max(tracked.confined, _eligible_since(job)) >= min(world.period / 2, 30.0)
 

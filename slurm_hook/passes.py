@@ -1,8 +1,9 @@
 """Dispatch at work: reads Slurm, publishes live.json, applies what `dispatch.plan` says and looks again afterwards.
 
-A quiet pass costs two RPCs (squeue's); nodes and reservations are read when the queue has changed, and else at every
-second pass. One dispatcher works, a second one leaves (BusyError). The state is written before anything is changed, so
-that a pass killed at any moment leaves nothing behind that the next one doesn't understand.
+A quiet pass costs three RPCs (squeue's two, and reservations, to whose nodes nobody may be confined); nodes are read when
+the queue has changed, and else at every second pass. One dispatcher works, a second one leaves (BusyError). The state is
+written before anything is changed, so that a pass killed at any moment leaves nothing behind that the next one doesn't
+understand.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     if disabled(settings) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
         return _switched_off(settings, state)._replace(problems=tuple(problems))
     found, full = _read_jobs(state, settings, now)
-    facts = _facts(state.facts, full, now)
+    facts = _facts(state.facts, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
     facts["room"] = dispatch.room_in(nodes) if nodes else facts.get("room", {})
@@ -170,11 +171,9 @@ def fingerprint(found: Sequence[Job]) -> str:
     return digest.hexdigest()
 
 
-def _facts(old: Mapping[str, Any], full: bool, now: float) -> dict[str, Any]:
-    """Partitions, topology and reservations; read again at full passes, the first two only now and then."""
-    facts = dict(old)
-    if full or "reservations" not in facts:
-        facts["reservations"] = parse_reservations(commands.run(["scontrol", "-o", "show", "reservation"]))
+def _facts(old: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Reservations, and partitions and topology, which are read again only now and then."""
+    facts = {**old, "reservations": parse_reservations(commands.run(["scontrol", "-o", "show", "reservation"]))}
     if abs(now - facts.get("read", 0.0)) > FACTS_AGE:
         config = parse_config(commands.run(["scontrol", "show", "config"]))
         facts["partitions"] = parse_partitions(commands.run(["scontrol", "-a", "-o", "show", "partition"]), config)

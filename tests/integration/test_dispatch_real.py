@@ -1,5 +1,6 @@
 """Dispatch against a running Slurm: what it changes, what it never changes, and what it costs."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -32,25 +33,6 @@ def site(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatch
     made.clean()
 
 
-@pytest.fixture(scope="module")
-def slow() -> Iterator[Sandbox]:
-    """A Slurm that looks at one job of a partition only: what comes behind it waits while nodes are idle."""
-    with Sandbox(nodes=8, extra_conf=["SchedulerParameters=partition_job_depth=1,bf_interval=10000,sched_interval=1"]) as running:
-        yield running
-
-
-@pytest.fixture
-def late(slow: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Dispatched, int]]:
-    """Dispatch, and the job that comes first: Slurm keeps nothing for it but the busy node that it names."""
-    made = Dispatched(slow, monkeypatch)
-    made.publish(bad=[BAD])
-    first, second = (made.sbatch("-N1", "-w", "gpu08", "--exclusive", comment="", user="bob") for _ in range(2))
-    slow.poll(lambda: (made.job(first).state, made.job(second).reason) == ("RUNNING", "Resources"), 20, "a job in front")
-    made.one_pass()
-    yield made, second
-    made.clean()
-
-
 def rpcs(sandbox: Sandbox) -> int:
     """RPCs that slurmctld has counted, without the registrations of its nodes and sdiag's own."""
     text = sandbox.run(["sdiag"]).stdout.partition("by message type")[2].partition("by user")[0]
@@ -78,7 +60,7 @@ def test_live_json_says_what_a_submission_must_know(site, sandbox):
     assert ahead.nodes == ("gpu03", "gpu04") and 3000 < ahead.start - time.time() < 3700 and ahead.end - ahead.start == 3600
 
 
-def test_a_second_pass_without_news_changes_nothing_and_costs_two_rpcs(site, sandbox):
+def test_a_second_pass_without_news_changes_nothing_and_costs_three_rpcs(site, sandbox):
     site.fill()
     waits = [site.sbatch("-N2", "--exclusive") for _ in range(3)]
     site.one_pass(dispatch__period=600.0)
@@ -87,8 +69,44 @@ def test_a_second_pass_without_news_changes_nothing_and_costs_two_rpcs(site, san
     counted = rpcs(sandbox)
     report = site.one_pass(dispatch__period=600.0)
     assert (report.applied, report.full) == (0, False)
-    assert rpcs(sandbox) - counted <= 2
+    assert rpcs(sandbox) - counted <= 3
     assert {job: site.excludes(job) for job in waits} == before == dict.fromkeys(waits, BAD)
+
+
+@contextlib.contextmanager
+def reserved(sandbox: Sandbox, nodes: str) -> Iterator[None]:
+    words = ["reservation=soon", "starttime=now+10minutes", "duration=60", f"nodes={nodes}", "users=root", "flags=maint"]
+    sandbox.run(["scontrol", "create", *words])
+    try:
+        yield
+    finally:
+        sandbox.run(["scontrol", "delete", "reservation=soon"])
+
+
+def test_a_reservation_made_between_two_passes_lets_nobody_wait(sandbox, monkeypatch):
+    """A quiet pass tells of it. What was submitted before that could be confined to its nodes, and is widened at the next."""
+    wrapped = Wrapped(sandbox)
+    good = ("gpu01", "gpu02")
+    wrapped.publish("steer", bad=set(sandbox.nodes) - {*good}, live=False)
+    site = Dispatched(sandbox, monkeypatch, publish__path=str(wrapped.public), dispatch__period=600.0)
+    monkeypatch.setattr(passes, "POOL_AGE", 0.0)
+    sandbox.poll(lambda: not site.one_pass().full, 20, "a quiet pass")
+    try:
+        with reserved(sandbox, "gpu[01-02]"):
+            early = site.sbatch("-N2", "-t", "60", comment="", binary=wrapped.sbatch)
+            assert site.job(early).mark.mode == "steer" and len(jobs.nodes_of(site.excludes(early))) == 14
+            assert site.one_pass().applied == 1
+            sandbox.poll(lambda: site.job(early).state == "RUNNING", 30, "the widened job to run")
+        sandbox.poll(lambda: not site.one_pass().full, 20, "a quiet pass")
+        with reserved(sandbox, "gpu[01-02]"):
+            assert not site.one_pass().full
+            late = site.sbatch("-N2", "-t", "60", comment="", binary=wrapped.sbatch)
+            assert (
+                not {*good} & set(sandbox.nodes) - set(jobs.nodes_of(site.excludes(late))) or site.job(late).mark.mode == "avoid"
+            )
+            sandbox.poll(lambda: site.job(late).state == "RUNNING", 30, "the job to run")
+    finally:
+        site.clean()
 
 
 def test_waiting_stages_lose_the_worst_node_and_keep_the_users_excludes(site):
@@ -194,16 +212,19 @@ def test_a_stage_that_did_not_start_in_its_pool_is_widened_by_the_next_pass(site
     assert site.excludes(stuck) == "gpu[02,07]"
 
 
-def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(late):
-    site, first = late
-    job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
+def test_a_stage_whose_turn_has_come_is_confined_to_drawn_nodes_and_starts_there(site, sandbox):
+    """The partition goes down when dispatch has just read the partitions, so that Slurm can't be faster."""
     site.one_pass()
-    found = site.job(job)
-    assert found.pending
-    pool = set(site.sandbox.nodes) - set(jobs.nodes_of(found.excludes))
-    assert len(pool) == 3 and not pool & {BAD, "gpu01", "gpu08"}
-    site.sandbox.run(["scancel", str(first)])
-    site.sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "the job to run")
+    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
+    try:
+        job = site.sbatch("-N3", "--exclusive", "-x", "gpu01", comment=mark.text(Mark(mode="avoid", excludes="gpu01")))
+        site.one_pass()
+        found = site.job(job)
+    finally:
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
+    pool = set(sandbox.nodes) - set(jobs.nodes_of(found.excludes))
+    assert len(pool) == 3 and not pool & {BAD, "gpu01"}
+    sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "the job to run")
     assert set(jobs.nodes_of(site.job(job).node_list)) == pool
 
 
@@ -318,19 +339,20 @@ def test_disable_takes_everything_off_at_once_also_while_a_dispatcher_watches(si
 CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from slurm_hook.cli import main; main()"
 
 
-def test_watch_ends_by_widening_what_it_had_confined(late):
+def test_watch_ends_by_widening_what_it_had_confined(site, sandbox):
     """SIGTERM to a dispatcher: nobody would widen after it, so it does."""
-    site, _ = late
     config = site.root / "workhorse.toml"
     config.write_text(
         f'[publish]\npath = "{site.root}"\n[dispatch]\nstate = "{site.root}/state.json"\nperiod = 30.0\n[steer]\nmode = "steer"\n'
     )
+    site.one_pass()
+    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
     job = site.sbatch("-N3", "--exclusive")
     root = str(Path(__file__).resolve().parents[2])
     argv = [sys.executable, "-c", CODE, root, "--config", str(config), "dispatch", "--watch"]
     watcher = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        site.sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == 5, 20, "the job to be confined")
+        sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == 13, 20, "the job to be confined")
         again = subprocess.run(argv[:-1], capture_output=True, text=True, timeout=30, check=False)
         assert (again.returncode, "another dispatcher" in again.stderr) == (75, True)
         watcher.terminate()
@@ -340,6 +362,7 @@ def test_watch_ends_by_widening_what_it_had_confined(late):
     finally:
         watcher.kill()
         watcher.communicate()
+        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
 
 
 def test_racing_the_scheduler_never_shrinks_or_holds_a_job(site, sandbox):

@@ -400,6 +400,19 @@ def test_a_job_confined_at_a_time_to_come_is_widened():
     assert dispatch.overdue(waits, Tracked(confined=NOW + 7200), world([waits]))
 
 
+@pytest.mark.parametrize(
+    ("reserved", "start", "widened"),
+    [(("n7",), 600, True), (("n1",), 600, False), (("n7",), 7200, False), (("n7",), -600, True)],
+)
+def test_a_pool_that_has_been_reserved_since_is_let_go_of_at_once(reserved, start, widened):
+    """A submission knows the reservations of the last pass."""
+    found = job(comment=marked(mode="steer"), excludes="n[1-6]", submit=NOW - 1, details=Details(NOW - 1, 0, 2, 8, 64000.0, 16))
+    made = world([found], nodes(8))
+    ahead = Reservation("r", NOW + start, NOW + start + 3600, reserved)
+    updates = dispatch.plan(made._replace(live=made.live._replace(reservations=(ahead,))), {}).updates
+    assert [(u.why, u.excludes) for u in updates] == ([(WIDEN, "")] if widened else [])
+
+
 def test_a_reservations_comment_can_not_pass_for_its_fields():
     line = "ReservationName=m StartTime=100 EndTime=200 Nodes=n[1-2] NodeCnt=2 Comment=move Nodes=n9 EndTime=later StartTime=0"
     assert passes.parse_reservations(line) == [{"name": "m", "nodes": ["n1", "n2"], "start": 100.0, "end": 200.0}]
