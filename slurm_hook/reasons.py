@@ -1,4 +1,4 @@
-"""Slurm's reasons why a job waits (22.05 to 26.05): does it hold nodes from others meanwhile or not.
+"""Slurm's reasons why a job waits, 22.05 to 26.05: does it hold nodes from others meanwhile or not.
 
 A job holds nodes where Slurm gives it those that become free: nobody of lower priority then starts in its partition, save
 by backfill. All others start past a job that waits for a limit, a license, a date or a node that is down, and past one that
