@@ -8,6 +8,7 @@ none any more, or an exclude that a job can't spare drops out. Nothing but ExcNo
 from __future__ import annotations
 
 from . import decide, feasible, hostlist, jobs, mark, priority, waiting
+from .budget import Budget
 from .cluster import Node
 from .config import Settings
 from .decide import Case, Decision
@@ -20,11 +21,12 @@ from .snapshot import Live, Scores
 from .waiting import Tracked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 REST_PASSES = 10  # passes during which a stage that didn't start in its pool is not confined again
 LOOKS = 300_000  # nodes looked at for draws in one pass: the rest of the draws is for the next passes
 WIDEN, STEER, CULPRIT, REFRESH, RELEASE = "widen", "steer", "culprit", "refresh", "release"
+USERS = 4  # whose updates a pass has room for, however many one of them needs
 _ORDER = {RELEASE: 0, WIDEN: 1, CULPRIT: 2, STEER: 3, REFRESH: 4}  # what comes first where the updates of a pass are limited
 _NOT_SHARED = {"NO": "exclusive", "USER": "user", "MCS": "mcs", "TOPO": "topo"}  # squeue's words for --exclusive=…
 _RUNS = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
@@ -33,7 +35,8 @@ _BROKEN = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", 
 
 class World(Record):
     """Everything that one pass rests on. jobs: all that slurmctld knows, details filled in for those that wait; nodes:
-    live; live: what this pass publishes; period: seconds between passes; seed: gives a new seed at each call."""
+    live; live: what this pass publishes; period: seconds between passes; seed: gives a new seed at each call; clock: seconds
+    that this process has worked (0.0 of `float`: time doesn't count)."""
 
     jobs: Sequence[Job]
     nodes: Mapping[str, Node]
@@ -44,6 +47,7 @@ class World(Record):
     period: float
     seed: Callable[[], int]
     invested: Mapping[int, float] = {}
+    clock: Callable[[], float] = float
 
 
 class Update(Record):
@@ -58,48 +62,92 @@ class Update(Record):
 
 class Plan(Record):
     """updates: in the order to apply; tracked: of all jobs of ours, as it stands before any update; left: updates that
-    didn't fit this pass."""
+    didn't fit this pass; unseen: jobs for which it had no time."""
 
     updates: tuple[Update, ...]
     tracked: Mapping[int, Tracked]
     left: int = 0
+    unseen: tuple[int, ...] = ()
 
 
-def plan(world: World, known: Mapping[int, Tracked]) -> Plan:
-    """The updates of one pass, at most `dispatch.max_updates` of them."""
-    tracked = follow(world.jobs, known, world.nodes)
-    ours = [job for job in world.jobs if waiting.concerns(job) and not tracked[job.id].hands_off]
-    passing = _Pass(world, tracked)
-    updates = [*stranded(world.jobs, known), *(update for job in in_order(world, ours) for update in passing.consider(job))]
-    updates.sort(key=lambda update: _ORDER[update.why])
+def plan(world: World, known: Mapping[int, Tracked], left: Iterable[int] = ()) -> Plan:
+    """The updates of one pass, at most `dispatch.max_updates` of them. left: jobs that earlier passes didn't come to.
+
+    A user's jobs that take longer than one user's may are left to the next pass; confined ones and those left come first.
+    """
+    turn = {job: number for number, job in enumerate(left)}
+
+    def in_turn(job: Job, tracked: Mapping[int, Tracked]) -> tuple[bool, int]:
+        return not (job.id in tracked and tracked[job.id].confined), turn.get(job.id, len(turn))
+
+    by_turn = sorted(world.jobs, key=lambda job: in_turn(job, known))
+    tracked, updates, unseen = follow(by_turn, known, world.nodes, Budget(world.period, world.clock))
+    skip = {*unseen, *(job for job, found in tracked.items() if found.hands_off)}
+    ours = in_order(world, [job for job in world.jobs if waiting.concerns(job) and job.id not in skip])
+    passing, budget, undecided = _Pass(world, tracked), Budget(world.period, world.clock), []
+    for job in sorted(ours, key=lambda job: in_turn(job, tracked)):
+        if budget.allows(job.user):
+            updates += passing.consider(job)
+            budget.charge(job.user)
+        else:
+            undecided.append(job.id)
     most = world.settings["dispatch.max_updates"]
-    return Plan(tuple(updates[:most]), tracked, max(0, len(updates) - most))
+    updates = shared_out(updates, most // USERS)
+    return Plan(tuple(updates[:most]), tracked, max(0, len(updates) - most), (*undecided, *unseen))
 
 
-def stranded(found: Iterable[Job], known: Mapping[int, Tracked]) -> Iterator[Update]:
-    """Confined jobs that are none of ours to decide about any more, as they are held, or their comment, nodes or reservation
-    were changed since: they are widened, and left alone from then on."""
-    for job in found:
-        if not job.pending or waiting.concerns(job) or (job.mark is None and job.id not in known):
-            continue
-        tracked = waiting.adopt(job, known.get(job.id))
-        if tracked.confined and not tracked.hands_off:
-            yield Update(job, tracked.user, WIDEN, tracked._replace(confined=0.0, ours="", before=tracked.ours))
+def shared_out(updates: Iterable[Update], each: int) -> list[Update]:
+    """The most urgent first, but of each user so many before anybody's rest."""
+    count: dict[str, int] = {}
+    keys = []
+    for update in sorted(updates, key=lambda update: _ORDER[update.why]):
+        count[update.job.user] = count.get(update.job.user, 0) + 1
+        keys.append((count[update.job.user] > each, update))
+    return [update for _, update in sorted(keys, key=lambda key: key[0])]
 
 
-def follow(found: Iterable[Job], known: Mapping[int, Tracked], nodes: Mapping[str, Node]) -> dict[int, Tracked]:
-    """What is known of each job of ours now: new ones adopted, running ones remembered, failed nodes of requeued ones noted."""
+def follow(
+    found: Iterable[Job], known: Mapping[int, Tracked], nodes: Mapping[str, Node], budget: Budget
+) -> tuple[dict[int, Tracked], list[Update], list[int]]:
+    """What is known of each job of ours now, updates of those that are ours no more, and the ids of jobs that the budget had
+    nothing left for: of these it is what it was."""
     tracked: dict[int, Tracked] = {}
+    updates: list[Update] = []
+    unseen: list[int] = []
     for job in found:
-        before = known.get(job.id)
-        if waiting.concerns(job):
-            tracked[job.id] = _with_culprits(job, waiting.adopt(job, before), nodes)
-        elif job.state in _RUNS and (before is not None or (job.mark is not None and job.mark.mode != "control")):
-            remembered = waiting.adopt(job, None) if before is None else before
-            tracked[job.id] = remembered._replace(ran_on=job.node_list, confined=0.0)
-        elif before is not None and (job.pending or job.state in ("CONFIGURING", "REQUEUED", "NODE_FAIL", "FAILED")):
-            tracked[job.id] = before
-    return tracked
+        if job.mark is None and job.id not in known:
+            continue
+        if budget.allows(job.user):
+            now_known, stranded = _followed(job, known.get(job.id), nodes)
+            updates += stranded
+            budget.charge(job.user)
+        else:
+            now_known = known.get(job.id)
+            unseen.append(job.id)
+        if now_known is not None:
+            tracked[job.id] = now_known
+    return tracked, updates, unseen
+
+
+def _followed(job: Job, before: Tracked | None, nodes: Mapping[str, Node]) -> tuple[Tracked | None, list[Update]]:
+    """New ones are adopted, running ones remembered, failed nodes of requeued ones noted."""
+    if waiting.concerns(job):
+        return _with_culprits(job, waiting.adopt(job, before), nodes), []
+    if job.state in _RUNS and (before is not None or (job.mark is not None and job.mark.mode != "control")):
+        remembered = waiting.adopt(job, None) if before is None else before
+        return remembered._replace(ran_on=job.node_list, confined=0.0), []
+    if job.pending:
+        return before, _stranded(job, before)
+    return (before if job.state in ("CONFIGURING", "REQUEUED", "NODE_FAIL", "FAILED") else None), []
+
+
+def _stranded(job: Job, before: Tracked | None) -> list[Update]:
+    """A confined job that is none of ours to decide about any more, as it is held, or its comment, nodes or reservation were
+    changed since: it is widened, and left alone from then on."""
+    tracked = waiting.adopt(job, before)
+    if not tracked.confined or tracked.hands_off:
+        return []
+    return [Update(job, tracked.user, WIDEN, tracked._replace(confined=0.0, ours="", before=tracked.ours))]
 
 
 def _with_culprits(job: Job, tracked: Tracked, nodes: Mapping[str, Node]) -> Tracked:
@@ -294,8 +342,12 @@ def _own_pool(job: Job, world: World) -> tuple[str, ...]:
 
 def pool_of(job: Job, nodes: Mapping[str, Node]) -> str:
     """The nodes of its partitions that a job may use, folded."""
+    return hostlist.fold(_pool(job, nodes))
+
+
+def _pool(job: Job, nodes: Mapping[str, Node]) -> list[str]:
     parts, excluded = frozenset(job.partition.split(",")), frozenset(jobs.nodes_of(job.excludes))
-    return hostlist.fold(name for name, n in nodes.items() if name not in excluded and not parts.isdisjoint(n.partitions))
+    return [name for name, n in nodes.items() if name not in excluded and not parts.isdisjoint(n.partitions)]
 
 
 def overdue(job: Job, tracked: Tracked, world: World) -> bool:
@@ -354,16 +406,32 @@ def named(found: Iterable[Job], now: float) -> tuple[tuple[float, str], ...]:
 
 
 def recent_pools(found: Iterable[Job], nodes: Mapping[str, Node], now: float, seconds: float) -> tuple[tuple[float, str], ...]:
-    """Pools of confined jobs that still wait, and of such as were submitted or started within the last seconds."""
-    pools = []
+    """Pools of confined jobs that were submitted or started within the last seconds.
+
+    Of a waiting job only one that free nodes would start, and no more nodes than it asks for: its owner can write any mark.
+    Those of one user count until they take half of the nodes from others.
+    """
+    pools: list[tuple[float, str]] = []
+    taken: dict[str, int] = {}
     for job in found:
         given = job.mark
         if given is None or given.mode != "steer" or now - max(job.submit, job.start if not job.pending else 0.0) > seconds:
             continue
-        folded = pool_of(job, nodes) if job.pending and job.excludes else job.node_list
+        folded = _given_to(job, nodes) if taken.get(job.user, 0) < len(nodes) // 2 else ""
         if folded:
+            taken[job.user] = taken.get(job.user, 0) + job.nodes
             pools.append((max(job.submit, 1.0), folded))
     return tuple(pools)
+
+
+def _given_to(job: Job, nodes: Mapping[str, Node]) -> str:
+    """The pool of a job, folded; "" where it has none."""
+    if not job.pending:
+        return job.node_list
+    if not job.holds or not job.excludes:
+        return ""
+    pool = _pool(job, nodes)
+    return hostlist.fold(pool) if len(pool) <= job.nodes else ""
 
 
 def releases(found: Iterable[Job], known: Mapping[int, Tracked], keep: Iterable[int] = ()) -> list[Update]:

@@ -10,71 +10,91 @@ from .errors import HostlistError
 from .light import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 MAX_HOSTS = 65536  # Slurm takes as many in one range and refuses more
+MAX_NAME = 255  # characters: no host has a longer one, and 65,536 long ones would be gigabytes
+MAX_BRACKETS = 8  # in one name; Slurm itself takes no more than five dimensions
 
 
 def split(text: str) -> list[str]:
     """Items of a list, split at commas outside brackets: `a,b[1,3]` gives `a` and `b[1,3]`."""
-    items, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            items.append(text[start:i])
-            start = i + 1
-        if depth not in (0, 1):
-            raise HostlistError(f"node list {text[:80]!r}: brackets don't match; write it as host[1-3,7]")
-    if depth:
+    items: list[str] = []
+    open_item: list[str] = []  # parts of an item between whose brackets commas stand
+    depth = 0
+    for part in text.split(","):
+        open_item.append(part)
+        depth += part.count("[") - part.count("]")
+        if depth <= 0:
+            items.append(",".join(open_item).strip())
+            open_item = []
+            if depth < 0:
+                raise HostlistError(f"node list {text[:80]!r}: brackets don't match; write it as host[1-3,7]")
+    if open_item:
         raise HostlistError(f"node list {text[:80]!r}: a bracket is not closed; write it as host[1-3,7]")
-    items.append(text[start:])
-    return [item for item in (part.strip() for part in items) if item]
+    return [item for item in items if item]
 
 
-def expand(text: str) -> list[str]:
-    """All names of a list in order, duplicates kept. Raises HostlistError for what Slurm would not take."""
+def expand(text: str, most: int = MAX_HOSTS) -> list[str]:
+    """All names of a list in order, duplicates kept. Raises HostlistError for what Slurm would not take, and for over `most`
+    names: those are counted before any is made, as two brackets of a few signs multiply to billions."""
     hosts: list[str] = []
     for item in split(text):
-        hosts.extend(_bounded(_expand_item(item, text), text, len(hosts)))
+        if "[" not in item:
+            hosts.append(item)
+        else:
+            hosts += _names(item, text, most - len(hosts))
+        if len(hosts) > most:
+            raise _too_many(text, most)
     return hosts
 
 
-def _bounded(names: Iterable[str], text: str, before: int = 0) -> list[str]:
-    """The names, as long as they are not too many: two brackets of a few signs multiply to billions."""
-    found: list[str] = []
-    for name in names:
-        if before + len(found) >= MAX_HOSTS:
-            raise HostlistError(f"node list {text[:80]!r}: over {MAX_HOSTS} hosts")
-        found.append(name)
-    return found
+def _too_many(text: str, most: int) -> HostlistError:
+    return HostlistError(f"node list {text[:80]!r}: over {most} hosts")
 
 
-def _expand_item(item: str, text: str) -> Iterator[str]:
-    head, bracket, rest = item.partition("[")
-    if not bracket:
-        yield head
-        return
-    ranges, _, tail = rest.partition("]")
-    tails = _bounded(_expand_item(tail, text), text) if tail else [""]
-    for number in _numbers(ranges, text):
-        for end in tails:
-            yield head + number + end
+def _names(item: str, text: str, most: int) -> list[str]:
+    """The names of one item: the product of all its brackets."""
+    words, ranges = _parts(item, text)
+    count, length = 1, sum(map(len, words))
+    for pairs in ranges:
+        count *= sum(last - first + 1 for first, last, _ in pairs)
+        length += max(max(width, len(str(last))) for _, last, width in pairs)
+        if count > most:
+            raise _too_many(text, most)
+    if length > MAX_NAME:
+        raise HostlistError(f"node list {text[:80]!r}: a name of over {MAX_NAME} characters")
+    names = [words[0]]
+    for pairs, word in zip(ranges, words[1:]):
+        numbers = [str(n).zfill(width) + word for first, last, width in pairs for n in range(first, last + 1)]
+        names = [name + number for name in names for number in numbers]
+    return names
 
 
-def _numbers(ranges: str, text: str) -> Iterator[str]:
-    for part in ranges.split(","):
-        low, dash, high = part.strip().partition("-")
-        high = high if dash else low
-        if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit()):
-            raise HostlistError(f"node list {text[:80]!r}: {part!r} is not a number or a range; write it as host[1-3,7]")
-        first, last = int(low), int(high)
-        if last < first or last - first >= MAX_HOSTS:
-            raise HostlistError(f"node list {text[:80]!r}: the range {part!r} is empty or over {MAX_HOSTS} hosts")
-        for number in range(first, last + 1):
-            yield str(number).zfill(len(low))
+def _parts(item: str, text: str) -> tuple[list[str], list[list[tuple[int, int, int]]]]:
+    """`a[1-2]b[3]` as its words (`a`, `b`, ``) and, between them, ranges of (first, last, width)."""
+    word, *rest = item.split("[")
+    words, ranges = [word], []
+    if len(rest) > MAX_BRACKETS:
+        raise HostlistError(f"node list {text[:80]!r}: over {MAX_BRACKETS} brackets in one name")
+    for inside in rest:
+        numbers, closed, word = inside.partition("]")
+        if not closed or "]" in word:
+            raise HostlistError(f"node list {text[:80]!r}: brackets don't match; write it as host[1-3,7]")
+        words.append(word)
+        ranges.append([_range(part, text) for part in numbers.split(",")])
+    return words, ranges
+
+
+def _range(part: str, text: str) -> tuple[int, int, int]:
+    low, dash, high = part.strip().partition("-")
+    high = high if dash else low
+    if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit() and len(low) + len(high) <= MAX_NAME):
+        raise HostlistError(f"node list {text[:80]!r}: {part[:80]!r} is not a number or a range; write it as host[1-3,7]")
+    first, last = int(low), int(high)
+    if last < first or last - first >= MAX_HOSTS:
+        raise HostlistError(f"node list {text[:80]!r}: the range {part[:80]!r} is empty or over {MAX_HOSTS} hosts")
+    return first, last, len(low)
 
 
 def fold(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 
 from . import commands, hostlist, mark, reasons
 from .errors import HostlistError, SlurmError
@@ -24,7 +25,10 @@ NOT_ELIGIBLE = frozenset({
 })  # fmt: skip
 _WHOLE = re.compile(r"\d+")
 PAST_FIELDS = 8
+MAX_LISTED = 20_000  # names in one list of a job, repeated ones included: more than there are nodes anywhere
+NAMED = 1000  # ids on one squeue's command line; above, it prints all that wait
 _ASKED = re.compile(r"(?:^|\s)(?:--depe[a-z]*(?:=|\s+)|-d\s*)[\"']?(\S+)")  # --dependency and its abbreviations
+MAX_LINKS = 1000  # dependencies looked at of one job: the list may be 128 KiB long
 _DEPENDENCY = re.compile(r"(after[a-z]*):(\d+)(?:_(\d+|\*))?(?:\+\d+)?(?:\((\w+)\))?")
 
 
@@ -115,6 +119,11 @@ class Job(Record):
         return self.eligible and not self.reservation and reasons.holds_nodes(self.reason)
 
     @property
+    def readable(self) -> bool:
+        """Its excludes can be told: what we can't read we neither keep nor change."""
+        return read_nodes(self.excludes) is not None
+
+    @property
     def mark(self) -> mark.Mark | None:
         return _marked(self.comment)
 
@@ -153,17 +162,18 @@ def load(user: str | None = None) -> list[Job]:
 
 
 def details(ids: Iterable[int]) -> dict[int, Details]:
-    """Details of the jobs named, those that slurmctld no longer knows left out."""
-    names = ",".join(str(job) for job in ids)
-    if not names:
+    """Details of the waiting jobs named, those that slurmctld no longer knows left out. One RPC, however many they are."""
+    wanted = frozenset(ids)
+    if not wanted:
         return {}
     separator, end = _separators()
     form = ",".join(f"{field}:{separator}" for field in _DETAIL_FIELDS[:-1]) + f",{_DETAIL_FIELDS[-1]}:{end}"
-    argv = ["squeue", "--local", "--all", "--noheader", "--noconvert", "--states=all", f"--jobs={names}", f"--Format={form}"]
-    code, out, err = commands.attempt(argv)
+    which = f"--jobs={','.join(map(str, sorted(wanted)))}" if len(wanted) <= NAMED else "--states=PENDING"
+    argv = ["squeue", "--local", "--all", "--noheader", "--noconvert", f"--Format={form}", which]
+    code, out, err = commands.attempt([*argv, *(["--states=all"] if len(wanted) <= NAMED else [])])
     if code != 0 and "Invalid job id" not in err:
         raise SlurmError(f"squeue failed (exit code {code}): {err.strip()[:400]}")
-    return parse_details(out, separator, end)
+    return {job: found for job, found in parse_details(out, separator, end).items() if job in wanted}
 
 
 def _separators() -> tuple[str, str]:
@@ -286,17 +296,42 @@ class Link(Record):
 
 def links(dependency: str) -> list[Link]:
     """Dependencies of squeue's `afterok:12(unfulfilled),afterany:13_4(failed)?…`; `singleton` names no job."""
-    return [Link(m[1], int(m[2]), m[4] or "") for m in _DEPENDENCY.finditer(dependency)]
+    return [Link(m[1], int(m[2]), m[4] or "") for m in islice(_DEPENDENCY.finditer(dependency), MAX_LINKS)]
+
+
+class _Remembered:
+    """Lists that were expanded before: a pass meets each several times, and most of them again in the next."""
+
+    MAX_NAMES = 400_000  # kept in all, some 30 MB: then all are forgotten
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[str, ...] | None] = {}
+        self.names = 0
+
+    def get(self, folded: str) -> tuple[str, ...] | None:
+        if folded not in self.known:
+            try:
+                found: tuple[str, ...] | None = tuple(hostlist.expand(folded, MAX_LISTED))
+            except HostlistError:
+                found = None
+            if self.names > self.MAX_NAMES:
+                self.known, self.names = {}, 0
+            self.known[folded] = found
+            self.names += len(found or ()) + 1
+        return self.known[folded]
+
+
+_remembered = _Remembered()
+
+
+def read_nodes(folded: str) -> tuple[str, ...] | None:
+    """Names of a node list of Slurm's; None for one that can't be read, or names more than any cluster has."""
+    return () if folded in _EMPTY else _remembered.get(folded)
 
 
 def nodes_of(folded: str) -> tuple[str, ...]:
     """Names of a node list of Slurm's; () for none, and for a list that can't be read."""
-    if folded in _EMPTY:
-        return ()
-    try:
-        return tuple(hostlist.expand(folded))
-    except HostlistError:
-        return ()
+    return read_nodes(folded) or ()
 
 
 def run_seconds(job: Job, now: float) -> float:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PREFIX = "wh="
 VERSION = "1"
 MODES = ("", "avoid", "steer", "control")  # "": asked only; steer: confined to a drawn pool; control: left untouched
-MAX_LENGTH = 8192
+MAX_LENGTH = 1024  # bytes in a comment of Slurm's
 MAX_COMMENT = 1000  # Slurm refuses a job whose comment has more than 1024 bytes
 MAX_EXCLUDES = 600  # of the user's own, folded, that leave room for the rest
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")

@@ -117,15 +117,18 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
         state = State()
     if disabled(settings) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
         return _switched_off(settings, state)._replace(problems=tuple(problems))
-    found, full = _read_jobs(state, settings, now)
+    found = jobs.load()
+    full = _is_news(state, found, settings, now)
     facts = _facts(state.facts, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
     facts["room"] = dispatch.room_in(nodes) if nodes else facts.get("room", {})
     group = waiting.groups(found, state.chains)
     live = _live(found, facts, nodes, now)._replace(chains=waiting.numbers(waiting.remember(found, group)))
-    if publish:
+    if publish:  # submissions need it whatever becomes of the rest
         snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
+    if full:
+        found = _with_details(found)
     state = _remember(state, found, facts, now, full=full, group=group)
     if not full:
         waiting.write_state(path, state)
@@ -138,7 +141,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
         waiting.write_state(path, state)
         return _switched_off(settings, state)._replace(full=True, problems=tuple(problems))
     state = _found_again(state, found, now)
-    plan = dispatch.plan(world, state.tracked)
+    plan = dispatch.plan(world, state.tracked, state.left)
     report = _carry_out(settings, plan, state)
     report = report._replace(reordered=_reorder(world, report))
     return report._replace(waiting=_count(found), full=True, problems=(*problems, *report.problems))
@@ -148,15 +151,16 @@ def _count(found: Sequence[Job]) -> int:
     return sum(waiting.concerns(job) for job in found)
 
 
-def _read_jobs(state: State, settings: Settings, now: float) -> tuple[list[Job], bool]:
-    """All jobs, details filled in for ours that wait, and whether there is news."""
-    found = jobs.load()
-    news = fingerprint(found) != state.fingerprint or abs(now - state.last_full) >= 1.9 * settings["dispatch.period"]
-    if not news and not any(t.confined for t in state.tracked.values()):
-        return found, False
-    ids = [job.id for job in found if waiting.concerns(job)]
-    known = jobs.details(ids) if ids else {}
-    return [job._replace(details=known[job.id]) if job.id in known else job for job in found], True
+def _is_news(state: State, found: Sequence[Job], settings: Settings, now: float) -> bool:
+    """The queue has changed, there are jobs to look at again, or nobody has looked for long."""
+    late = abs(now - state.last_full) >= 1.9 * settings["dispatch.period"]
+    return late or bool(state.left) or fingerprint(found) != state.fingerprint or any(t.confined for t in state.tracked.values())
+
+
+def _with_details(found: Sequence[Job]) -> list[Job]:
+    """Details filled in for jobs of ours that wait."""
+    known = jobs.details(job.id for job in found if waiting.concerns(job))
+    return [job._replace(details=known[job.id]) if job.id in known else job for job in found]
 
 
 def fingerprint(found: Sequence[Job]) -> str:
@@ -277,7 +281,7 @@ def _world(
     return dispatch.World(
         jobs=found, nodes=nodes, scores=_scores(settings), settings=settings, live=live, now=live.created,
         period=settings["dispatch.period"], seed=lambda: random.SystemRandom().getrandbits(48),
-        invested={job.id: sums.get(group[job.id], 0.0) for job in found},
+        invested={job.id: sums.get(group[job.id], 0.0) for job in found}, clock=time.process_time,
     )  # fmt: skip
 
 
@@ -295,6 +299,7 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
     for update in plan.updates:
         tracked[update.job.id] = update.tracked
     path = settings["dispatch.state"]
+    state = state._replace(left=plan.unseen)
     waiting.write_state(path, state._replace(tracked=tracked))
     outcome = [(update, set_excludes(update.job, update.excludes)) for update in plan.updates]
     problems = [f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said]
@@ -308,7 +313,7 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
         waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
     done_count = sum(done for _, (done, _) in outcome)
     started = sum(not done and not said for _, (done, said) in outcome)
-    return Report(applied=done_count, started=started, left=plan.left, problems=tuple(problems))
+    return Report(applied=done_count, started=started, left=plan.left + len(plan.unseen), problems=tuple(problems))
 
 
 def _found_again(state: State, found: Sequence[Job], now: float) -> State:

@@ -11,7 +11,7 @@ import os
 import re
 
 from . import hostlist, jobs, snapshot
-from .errors import SnapshotError
+from .errors import HostlistError, SnapshotError
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
 
@@ -23,6 +23,7 @@ FORMAT = 1
 _RUN = re.compile(r"(?:^|_)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _BASE = re.compile(r"\d+")
 LIVING = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED", "COMPLETING"})
+MAX_CHAINED = 1000  # jobs of one user's chains that live.json names
 FORGET = 86400.0  # seconds after which a pipeline without living jobs is forgotten
 
 
@@ -61,6 +62,7 @@ def concerns(job: Job) -> bool:
         and not job.req_nodes
         and not job.reservation
         and not job.held
+        and job.readable
     )
 
 
@@ -91,18 +93,28 @@ def _first_sight(job: Job, now_set: frozenset[str]) -> Tracked:
     found = job.mark
     if found is None or not found.decided:
         return Tracked(submit=job.submit, user=job.excludes)
-    user = frozenset(jobs.nodes_of(found.excludes))
-    if not user <= now_set:
+    user = _within(found.excludes, now_set)
+    if user is None:
         return Tracked(submit=job.submit, user=job.excludes, hands_off=True)
     ours = hostlist.fold(now_set - user)
     since = (job.submit or 1.0) if found.mode == "steer" and ours else 0.0
     return Tracked(submit=job.submit, user=hostlist.fold(user), ours=ours, before=ours, confined=since)
 
 
+def _within(folded: str, names: frozenset[str]) -> frozenset[str] | None:
+    """A list that a mark holds, where all of it is among the names; None else. Anybody can write a monstrous one: it is
+    expanded no further than to as many names."""
+    try:
+        found = frozenset(hostlist.expand(folded, len(names)))
+    except HostlistError:
+        return None
+    return found if found <= names else None
+
+
 class State(Record):
     """The state file. invested: run time in seconds by pipeline and job; seen: when a pipeline last had a living job;
     chains: pipeline of jobs that dependencies tied together when they were last seen, by id; facts: what was last read of
-    nodes' surroundings; fingerprint: of the queue at the last pass."""
+    nodes' surroundings; fingerprint: of the queue at the last pass; left: jobs for which the last pass had no time."""
 
     tracked: Mapping[int, Tracked] = {}
     invested: Mapping[str, Mapping[str, float]] = {}
@@ -111,6 +123,7 @@ class State(Record):
     facts: Mapping[str, Any] = {}
     fingerprint: str = ""
     last_full: float = 0.0
+    left: tuple[int, ...] = ()
 
 
 def read_state(path: str) -> State:
@@ -131,7 +144,7 @@ def read_state(path: str) -> State:
         return State()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         raise SnapshotError(f"{path}: can't be used ({err}); dispatch starts a new one") from err
-    return State(tracked=tracked, chains=chains, **rest)
+    return State(tracked=tracked, chains=chains, left=tuple(data.get("left", ())), **rest)
 
 
 def write_state(path: str, state: State) -> None:
@@ -243,8 +256,14 @@ def _better(one: str, other: str) -> str:
 
 
 def numbers(chains: Mapping[int, str]) -> dict[str, int]:
-    """Chains as live.json tells them: by id the number of the first job; those that their owners named are left out."""
-    return {str(job): int(name.rpartition("#")[2]) for job, name in chains.items() if "/" not in name}
+    """Chains as live.json tells them: by id the number of the first job; those that their owners named are left out, and the
+    older ones of a user who has very many: every steered submission reads the file."""
+    told: dict[str, dict[str, int]] = {}
+    for job, name in sorted(chains.items(), reverse=True):
+        mine = told.setdefault(name.rpartition("#")[0], {})
+        if "/" not in name and len(mine) < MAX_CHAINED:
+            mine[str(job)] = int(name.rpartition("#")[2])
+    return {job: first for mine in told.values() for job, first in mine.items()}
 
 
 def remember(found: Iterable[Job], group: Mapping[int, str]) -> dict[int, str]:

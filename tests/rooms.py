@@ -31,7 +31,11 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ("slurm_hook", "What the cluster has now", "cluster nodeinfo jobs reasons topology bounded commands"),
     ("slurm_hook", "The decision, pure", "case decide candidates feasible placement wheel drawing spare sizing"),
     ("slurm_hook", "Ways in", "wrapper clifilter mark log"),
-    ("slurm_hook", "Stages that wait", "pipeline queue priority waiting lost dispatch passes watching guard requeue reorder"),
+    (
+        "slurm_hook",
+        "Stages that wait",
+        "pipeline queue priority waiting lost dispatch budget passes watching guard requeue reorder",
+    ),
     ("slurm_hook", "Why it was so", "explain replay logfiles"),
     ("slurm_hook", "Commands", "cli cli_plan cli_explain cli_nodes cli_submit cli_queue cli_dispatch cli_hints table"),
     ("slurm_hook", "Ground", "errors config light hostlist toml terminal reference manual"),

@@ -425,3 +425,77 @@ def test_without_the_folder_of_its_state_the_mend_is_the_folder(tmp_path):
         passes.lock(str(path)),
     ):
         pass
+
+
+def tick(seconds):
+    """A clock of a process to which each look at it is so much work."""
+    now = [0.0]
+
+    def clock():
+        now[0] += seconds
+        return now[0]
+
+    return clock
+
+
+@pytest.mark.parametrize("mallory", [0, 1000])
+def test_one_users_jobs_take_no_more_of_a_pass_than_a_users_share(mallory):
+    """The rest of them is left to the next passes, which begin with it; everybody else's are decided."""
+    there, lemons = nodes(8, "ALLOCATED"), {"n3"}
+    found = [job(i, user="mallory", priority=9000) for i in range(1, mallory + 1)]
+    found += [job(2000 + i, user=f"user{i}") for i in range(20)]
+    known, left, seen = {}, (), set()
+    for number in range(1, 9):
+        made = world(found, there=there, lemons=lemons, clock=tick(0.002))
+        plan = dispatch.plan(made, known, left)
+        updated = {update.job.id for update in plan.updates}
+        assert all(job_id < 2000 for job_id in plan.unseen)
+        if number == 1:
+            assert {2000 + i for i in range(20)} <= updated, "others wait for mallory"
+            assert bool(plan.unseen) is bool(mallory)
+        seen |= {job.id for job in found} - set(plan.unseen)
+        known, left = {**plan.tracked, **{u.job.id: u.tracked for u in plan.updates}}, plan.unseen
+        found = [j._replace(excludes="n3") if j.id in updated else j for j in found]
+    assert seen == {job.id for job in found}, "some job's turn never comes"
+
+
+def test_a_confined_job_is_widened_before_others_of_its_user_are_looked_at():
+    found = [job(i, priority=9000) for i in range(1, 400)] + [job(400, excludes="n[1-6]", submit=NOW - 900)]
+    known = {400: Tracked(ours="n[1-6]", before="n[1-6]", confined=NOW - 120)}
+    plan = dispatch.plan(world(found, clock=tick(0.05)), known)
+    assert [(u.job.id, u.why) for u in plan.updates] == [(400, WIDEN)] and len(plan.unseen) > 300
+
+
+def test_of_each_user_so_many_updates_go_before_anybodys_rest():
+    def update(number, user, why):
+        return dispatch.Update(job(number, user=user), "", why, Tracked())
+
+    updates = [update(i, "mallory", WIDEN) for i in range(5)] + [update(8, "alice", REFRESH), update(9, "bob", WIDEN)]
+    assert [u.job.id for u in dispatch.shared_out(updates, 2)] == [0, 1, 9, 8, 2, 3, 4]
+
+
+POOLED = {"comment": marked(mode="steer"), "submit": NOW - 10, "nodes": 2, "excludes": "n[1-6]"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pools"),
+    [
+        ({}, ["n[7-8]"]), ({"state": "RUNNING", "start": NOW - 5, "node_list": "n[7-8]"}, ["n[7-8]"]),
+        ({"priority": 0, "reason": "JobHeldUser"}, []), ({"priority": 0, "reason": "JobHeldUser", "excludes": ""}, []),
+        ({"reason": "Dependency", "dependency": "afterok:7"}, []), ({"reason": "PartitionConfig"}, []), ({"nodes": 1}, []),
+        ({"excludes": ""}, []), ({"excludes": "n" + "[0]" * 320 + "[0-65535]"}, []), ({"submit": NOW - 100}, []),
+        ({"comment": marked(mode="avoid")}, []), ({"partition": "other"}, []),
+    ],
+)  # fmt: skip
+def test_which_marks_keep_nodes_from_others(changes, pools):
+    """Whoever likes can write m=steer into a Comment: it counts for a job that could start, and for no more than it asks for."""
+    found = [job(**{**POOLED, **changes})]
+    assert [folded for _, folded in dispatch.recent_pools(found, nodes(8), NOW, 60.0)] == pools
+
+
+def test_one_users_pools_leave_half_of_the_nodes_to_others():
+    pools = [{"excludes": hostlist.fold(set(nodes(8)) - {f"n{i}"}), "nodes": 1} for i in range(1, 9)]
+    found = [job(i, **{**POOLED, **pool}) for i, pool in enumerate(pools, 1)]
+    found.append(job(9, user="bob", **{**POOLED, "excludes": "n[1-6]"}))
+    given = [folded for _, folded in dispatch.recent_pools(found, nodes(8), NOW, 60.0)]
+    assert given == ["n1", "n2", "n3", "n4", "n[7-8]"]

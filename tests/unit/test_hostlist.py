@@ -1,7 +1,7 @@
 """Node lists against what real `scontrol show hostnames` and `hostlist` made of the same text."""
 
 import json
-import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ def test_what_slurm_cannot_expand_is_an_error(vector):
 
 def test_size_is_bounded():
     assert len(expand(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
-    for text in (f"n[0-{MAX_HOSTS}]", "n[0-99999][0-9]", "a[1-65536],b"):
+    for text in (f"n[0-{MAX_HOSTS}]", "n[0-99999][0-9]", "a[1-65536],b", "a[1-40000],b[1-40000]"):
         with pytest.raises(HostlistError):
             expand(text)
 
@@ -75,12 +75,31 @@ def test_split_only_outside_brackets():
     assert split("a,b[1,3]c[2-3],d") == ["a", "b[1,3]c[2-3]", "d"]
 
 
-@pytest.mark.parametrize(
-    "text", ["a[1-65535][1-65535]", "a[" + ",".join(["1-65535"] * 120) + "]", "a[1-9][1-65535][1-9]", "a[1-40000],b[1-40000]"]
-)
-def test_a_short_text_that_means_billions_is_refused_at_once(text):
+MONSTERS = [
+    "a[1-65535][1-65535]", "a[" + ",".join(["1-65535"] * 120) + "]", "a[1-9][1-65535][1-9]",
+    "a" + "[0]" * 320 + "[0-65535]", "a" * 60_000 + "[0-65535]", "a[" + "0" * 60_000 + "-9]", "[" * 60_000, "a[1-2]" * 10_000,
+    "a[1-3]," * 10_000 + "b" * 60_000 + "[1-65535]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MONSTERS, ids=lambda text: f"{text[:12]}{len(text)}")
+def test_a_short_text_that_means_billions_is_refused_before_any_name_is_made(text):
     """Anyone can write such a list into the mark of a job, which dispatch reads."""
-    started = time.monotonic()
-    with pytest.raises(HostlistError):
+    tracemalloc.start()
+    with pytest.raises(HostlistError) as caught:
         expand(text)
-    assert time.monotonic() - started < 2
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(str(caught.value)) < 300 and most < 40 * len(text) + 100_000
+
+
+@pytest.mark.parametrize(("text", "most", "fits"), [
+    ("a[1-4]", 4, True), ("a[1-4]", 3, False), ("a,b,c", 3, True), ("a,b,c", 2, False), ("a[1-2],b[1-2][1-2]", 6, True),
+    ("a[1-2],b[1-2][1-2]", 5, False), ("", 0, True), ("a", 0, False),
+])  # fmt: skip
+def test_a_list_may_be_held_to_fewer_names(text, most, fits):
+    if fits:
+        assert len(expand(text, most)) <= most
+    else:
+        with pytest.raises(HostlistError):
+            expand(text, most)

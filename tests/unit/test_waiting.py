@@ -24,6 +24,8 @@ def marked(**fields):
         ({"comment": marked(stage="a")}, True), ({"req_nodes": "n1"}, False), ({"reservation": "r"}, False),
         ({"priority": 0}, False), ({"state": "RUNNING"}, False), ({"dependency": "afterok:3"}, True),
         ({"label": "1_[2-3]"}, True),
+        # what we can't read we can't keep either
+        ({"excludes": "n1," * 20_001}, False), ({"excludes": "n[1-"}, False), ({"excludes": "n1," * 20_000}, True),
     ],
 )  # fmt: skip
 def test_which_jobs_dispatch_may_touch(changes, ours):
@@ -39,6 +41,10 @@ def test_which_jobs_dispatch_may_touch(changes, ours):
         (marked(mode="steer"), "", "", "", 0.0, False),
         (marked(stage="a"), "n2", "n2", "", 0.0, False),  # nobody has decided: all are the user's
         (marked(mode="avoid", excludes="n1"), "n7", "n7", "", 0.0, True),  # the user took n1 off again
+        # what can't be read, or names more than the job excludes, tells nothing of whose excludes these are
+        ("wh=1;m=avoid;x=n[1-", "n7", "n7", "", 0.0, True),
+        ("wh=1;m=steer;x=n[0-65535]", "n7", "n7", "", 0.0, True),
+        ("wh=1;m=steer;x=n" + "[0]" * 320, "n7", "n7", "", 0.0, True),
     ],
 )
 def test_first_sight(comment, excludes, user, ours, confined, hands_off):
@@ -212,3 +218,11 @@ def test_invested_time_adds_up_over_attempts_and_is_forgotten_in_the_end():
         state = State(invested=invested, seen=seen)
     assert sum(state.invested["alice/x"].values()) == 150 + 30
     assert waiting.invest(state, [], {}, NOW + 3 * 86400) == ({}, {})
+
+
+def test_live_json_names_no_more_chained_jobs_of_a_user_than_so_many():
+    """Each steered submission reads it."""
+    chains = {job: "mallory#1" for job in range(1, 20_001)} | {50_001: "alice#50000", 50_002: "alice/llama"}
+    told = waiting.numbers(chains)
+    assert told["50001"] == 50_000 and "50002" not in told
+    assert sorted(map(int, told))[:-1] == list(range(20_001 - waiting.MAX_CHAINED, 20_001))
