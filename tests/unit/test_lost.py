@@ -5,7 +5,7 @@ import pytest
 from slurm_hook import dispatch, lost, passes
 from slurm_hook.errors import SlurmError
 from slurm_hook.waiting import State, Tracked
-from tests.unit.jobs_made import NOW, job
+from tests.unit.jobs_made import NOW, job, world
 
 SUBMIT = NOW - 600
 BEFORE = "/usr/bin/sbatch --exclude=n[3,7] --comment=wh=1;m=avoid;s=s1;r=7 --parsable -N2 job.sh"
@@ -63,7 +63,7 @@ def test_the_row_must_be_of_this_job_this_user_and_this_submission(monkeypatch):
 def test_what_is_found_is_widened_or_taken_off():
     steered, avoided = (job(n, comment="mine", excludes="n[3,7]", submit=SUBMIT) for n in (1, 2))
     known = {1: lost.tracked_of(steered, OWN), 2: lost.tracked_of(avoided, BEFORE)}
-    assert [(u.job.id, u.excludes) for u in dispatch.stranded([steered, avoided], known)] == [(1, "n3")]
+    assert [(u.job.id, u.excludes) for u in dispatch.plan(world([steered, avoided]), known).updates] == [(1, "n3")]
     assert [(u.job.id, u.excludes) for u in dispatch.releases([steered, avoided], known)] == [(1, "n3"), (2, "")]
 
 
