@@ -84,6 +84,36 @@ def site(made: Served, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Ite
         path.unlink(missing_ok=True)
 
 
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Sandbox]:
+    """A Slurm that looks at one job of a partition only: what comes behind it waits while nodes are idle."""
+    with Sandbox(nodes=8, extra_conf=["SchedulerParameters=partition_job_depth=1,bf_interval=10000,sched_interval=1"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def made_late(slow: Sandbox) -> Iterator[Served]:
+    with Served(slow, "steer", {"scoring": ['capacity_resource = "mem"']}, name="late") as site:
+        yield site
+
+
+@pytest.fixture
+def late(made_late: Served, slow: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """Jobs wait here although nodes are idle, behind one for which Slurm keeps nothing but the busy node that it names."""
+    for name, value in slow.env.items():
+        monkeypatch.setenv(name, value)
+    made_late.configure("steer", dispatch=[])
+    first, second = (slow.sbatch("-N1", "-w", "gpu08", "--exclusive", script=SLEEP, user="bob") for _ in range(2))
+    slow.poll(
+        lambda: (made_late.job(first).state, made_late.job(second).reason) == ("RUNNING", "Resources"), 20, "a job in front"
+    )
+    yield made_late
+    slow.run(["scancel", *slow.run(["squeue", "-h", "-o", "%A"]).stdout.split()], check=False)
+    slow.poll(lambda: not slow.run(["squeue", "-h"]).stdout.strip(), 40, "the queue to be empty")
+    for path in (made_late.root / "dispatch.json", made_late.public / "live.json", made_late.root / "disable"):
+        path.unlink(missing_ok=True)
+
+
 def fill(sandbox: Sandbox) -> int:
     job = sandbox.sbatch(f"-N{len(sandbox.nodes)}", "--exclusive", script=SLEEP, user="bob")
     sandbox.wait([job], timeout=30, states=["RUNNING"])
@@ -297,20 +327,16 @@ def test_the_service_user_makes_whole_passes(site, sandbox):
     assert (site.excludes(waits), site.excludes(own)) == ("", "gpu04")
 
 
-def test_the_service_user_confines_and_widens(site, sandbox):
-    site.dispatch()
-    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
-    try:
-        job = ours(sandbox)
-        site.dispatch()
-        pool = set(sandbox.nodes) - set(jobs.nodes_of(site.excludes(job)))
-        assert len(pool) == 2 and BAD not in pool
-        sandbox.poll(lambda: "changed=1" in site.dispatch(), 20, "the job to be widened")
-        assert site.excludes(job) == BAD
-        explained = site.workhorse("explain", str(job), user="alice").stdout
-        assert "was left out" in explained or "Left out by us: gpu07" in explained
-    finally:
-        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
+def test_the_service_user_confines_and_widens(late, slow):
+    late.dispatch()
+    job = ours(slow)
+    late.dispatch()
+    pool = set(slow.nodes) - set(jobs.nodes_of(late.excludes(job)))
+    assert len(pool) == 2 and BAD not in pool
+    slow.poll(lambda: "changed=1" in late.dispatch(), 20, "the job to be widened")
+    assert late.excludes(job) == BAD
+    explained = late.workhorse("explain", str(job), user="alice").stdout
+    assert "was left out" in explained or "Left out by us: gpu07" in explained
 
 
 def test_the_service_user_requeues_elsewhere(site, sandbox):
@@ -368,80 +394,78 @@ def watcher(site: Served, patience: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def confined(site: Served, sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A dispatcher, and a job that it has confined to two nodes on which it can't start. The parameter: how patient its
+def confined(late: Served, slow: Sandbox, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A dispatcher, and a job that it has confined to two nodes on which it doesn't start. The parameter: how patient its
     guard is."""
-    site.configure(dispatch=["period = 20"])
-    site.dispatch()
-    sandbox.run(["scontrol", "update", "PartitionName=llm", "State=DOWN"])
-    job = ours(sandbox)
-    process = watcher(site, getattr(request, "param", ""))
+    late.configure(dispatch=["period = 20"])
+    late.dispatch()
+    job = ours(slow)
+    process = watcher(late, getattr(request, "param", ""))
     try:
-        sandbox.poll(lambda: len(jobs.nodes_of(site.job(job).excludes)) == len(sandbox.nodes) - 2, 20, "the job to be confined")
+        slow.poll(lambda: len(jobs.nodes_of(late.job(job).excludes)) == len(slow.nodes) - 2, 20, "the job to be confined")
         yield process, job
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        sandbox.run(["scontrol", "update", "PartitionName=llm", "State=UP"])
 
 
-def test_a_dispatcher_killed_for_good_leaves_nobody_confined(site, sandbox, confined):
+def test_a_dispatcher_killed_for_good_leaves_nobody_confined(late, slow, confined):
     """Its guard gives back what it had excluded, within a pass, and submissions stop confining."""
     process, job = confined
     process.kill()
     died = time.monotonic()
     process.communicate(timeout=20)
-    sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
+    slow.poll(lambda: late.excludes(job) == "", 30, "the job to be widened")
     assert time.monotonic() - died < 20, "within a period"
-    sandbox.poll(lambda: not (site.public / "live.json").exists(), 10, "live.json to be gone")
+    slow.poll(lambda: not (late.public / "live.json").exists(), 10, "live.json to be gone")
 
 
 SHORT = "watching.SILENCE, watching.GRACE, guard.ANSWER = 6.0, 1.0, 2.0"
 
 
 @pytest.mark.parametrize("confined", [SHORT], indirect=True, ids=["short"])
-def test_a_dispatcher_that_is_stopped_is_ended_and_leaves_nobody_confined(site, sandbox, confined):
+def test_a_dispatcher_that_is_stopped_is_ended_and_leaves_nobody_confined(late, slow, confined):
     process, job = confined
     process.send_signal(signal.SIGSTOP)
     assert process.wait(timeout=30) == -signal.SIGKILL
-    sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
-    sandbox.poll(lambda: not (site.public / "live.json").exists(), 10, "live.json to be gone")
-    site.dispatch("--release")  # it holds no lock any more
-    assert not site.state().tracked
+    slow.poll(lambda: late.excludes(job) == "", 30, "the job to be widened")
+    slow.poll(lambda: not (late.public / "live.json").exists(), 10, "live.json to be gone")
+    late.dispatch("--release")  # it holds no lock any more
+    assert not late.state().tracked
 
 
 @pytest.mark.parametrize("confined", [SHORT], indirect=True, ids=["short"])
-def test_where_its_files_do_not_answer_either_the_marks_are_enough(site, sandbox, confined):
+def test_where_its_files_do_not_answer_either_the_marks_are_enough(late, slow, confined):
     """A FIFO stands for a file system that hangs."""
     process, job = confined
-    (site.root / "dispatch.json").unlink()
-    os.mkfifo(site.root / "dispatch.json", 0o666)
+    (late.root / "dispatch.json").unlink()
+    os.mkfifo(late.root / "dispatch.json", 0o666)
     process.send_signal(signal.SIGSTOP)
     try:
-        sandbox.poll(lambda: site.excludes(job) == "", 30, "the job to be widened")
+        slow.poll(lambda: late.excludes(job) == "", 30, "the job to be widened")
         assert process.wait(timeout=30) == -signal.SIGKILL
     finally:
-        (site.root / "dispatch.json").unlink()
-    sandbox.poll(lambda: not (site.public / "live.json").exists(), 20, "the rest, as soon as they answer")
+        (late.root / "dispatch.json").unlink()
+    slow.poll(lambda: not (late.public / "live.json").exists(), 20, "the rest, as soon as they answer")
 
 
-def test_where_its_guard_is_killed_too_collect_stands_in(site, sandbox, confined):
+def test_where_its_guard_is_killed_too_collect_stands_in(late, slow, confined):
     process, job = confined
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
-    (site.root / "history.db").unlink(missing_ok=True)
+    (late.root / "history.db").unlink(missing_ok=True)
     argv = ("collect", "-S", "now-1hours")
-    early = site.workhorse(*argv, user=SERVICE)
+    early = late.workhorse(*argv, user=SERVICE)
     assert "stand" not in early.stderr and "in its place" not in early.stderr, "it may still come back"
     long_ago = time.time() - 400
-    os.utime(site.root / "dispatch.json", (long_ago, long_ago))
-    heard = (site.public / "live.json").read_text()
-    site.configure(dispatch=["period = 2"])  # the job has had its chance
-    done = site.workhorse(*argv, user=SERVICE)
+    os.utime(late.root / "dispatch.json", (long_ago, long_ago))
+    heard = (late.public / "live.json").read_text()
+    late.configure(dispatch=["period = 2"])  # the job has had its chance
+    done = late.workhorse(*argv, user=SERVICE)
     assert "excluded nodes of 1 waiting jobs brought up to date in its place" in done.stderr
-    assert site.excludes(job) == BAD, "the worst node stays left out: somebody looks after it"
-    assert (site.public / "live.json").read_text() == heard, "nobody may be confined on the strength of a stand-in"
+    assert late.excludes(job) == BAD, "the worst node stays left out: somebody looks after it"
+    assert (late.public / "live.json").read_text() == heard, "nobody may be confined on the strength of a stand-in"
 
 
 # --- for programs --------------------------------------------------------------------------------------------------
