@@ -100,7 +100,10 @@ def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[C
     if mode:
         scores = scores._replace(settings={**scores.settings, "steer.mode": mode})
     script = wrapper.script_of(call, command)
-    asked = wrapper.ask(call, command, script)
+    try:
+        asked = wrapper.ask(call, command, script)
+    except RequestError as err:
+        raise RequestError(f"passed through: {err}") from err
     query = cluster.NodeQuery(wrapper.scontrol_of(call), PATIENCE)
     try:
         return wrapper.consider(

@@ -34,6 +34,10 @@ LONG_VALUE = (
     "segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp",
     "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
 )  # fmt: skip
+SHORT_FLAGS = frozenset("hHkKOQsuvVW")
+# whose value may name a file that sbatch reads
+FILES = frozenset(("nodelist", "nodefile", "exclude", "bbf", "export-file"))
+STARTS = (b"#SBATCH", b"#SLURM")
 MAX_SCRIPT = 65536  # bytes: no more is read of a script in a file
 _ALL = LONG_FLAGS + LONG_VALUE
 
@@ -95,15 +99,73 @@ def without_quiet(argv: Sequence[str], command: CommandLine) -> list[str]:
     return [word for i, word in enumerate(words) if i not in command.quiet or word]
 
 
+def files(words: Sequence[str]) -> list[str]:
+    """Values among these words that may name a file which sbatch reads: rather too many than too few."""
+    found = []
+    for word, following in zip(words, [*words[1:], ""]):
+        if word.startswith("--"):
+            written, equals, value = word[2:].partition("=")
+            if not written or _long_name(written) not in ("", *FILES):
+                continue
+            found.append(value if equals else following)
+        elif word.startswith("-"):
+            letter, value = _first_value(word[1:])
+            if letter and (letter not in SHORT_VALUE or SHORT_NAMES.get(letter) in FILES):
+                found.append(value or following)
+    return found
+
+
+def _first_value(letters: str) -> tuple[str, str]:
+    """The first letter of a word of short options that takes a value, or may take one as it isn't known; and what follows it."""
+    for place, letter in enumerate(letters):
+        if letter not in SHORT_FLAGS:
+            return letter, letters[place + 1 :]
+    return "", ""
+
+
+def directives(script: bytes) -> list[str]:
+    """The words of a script's `#SBATCH` lines, as sbatch parts and unquotes them."""
+    found: list[str] = []
+    for line in head(script):
+        start = next((word for word in STARTS if line.startswith(word)), b"")
+        if start:
+            found += _words(line[len(start) :].decode("utf-8", "surrogateescape"))
+    return found
+
+
+def head(script: bytes) -> list[bytes]:
+    """The lines before the first that is neither blank nor a comment."""
+    lines = script.split(b"\n")
+    end = next((i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith(b"#")), len(lines))
+    return lines[:end]
+
+
+def _words(line: str) -> list[str]:
+    found, word, quote, escaped = [], "", "", False
+    for letter in f"{line} ":
+        if not quote and letter.isspace():  # a backslash doesn't keep a blank
+            found += [word] if word else []
+            word, escaped = "", False
+        elif escaped or (quote and letter not in (quote, "\\")):
+            word, escaped = word + letter, False
+        elif letter == "\\":
+            escaped = True
+        elif letter in "\"'":
+            quote = "" if quote else letter
+        elif letter == "#":
+            break
+        else:
+            word += letter
+    return [*found, word] if word else found
+
+
 def aloud(script: bytes) -> bytes:
     """The script without the directives that say nothing but -Q or --quiet; as it is where that may only be its head."""
     if (b"-Q" not in script and b"--quiet" not in script) or len(script) >= MAX_SCRIPT:
         return script
     lines = script.split(b"\n")
-    for i, line in enumerate(lines):
-        if line.strip() and not line.strip().startswith(b"#"):
-            break
-        word = next((word for word in (b"#SBATCH", b"#SLURM") if line.startswith(word)), b"")
+    for i, line in enumerate(head(script)):
+        word = next((word for word in STARTS if line.startswith(word)), b"")
         said = {*line[len(word) :].split()} if word else set()
         lines[i] = b"#" if said and said <= {b"-Q", b"--quiet"} else line
     return b"\n".join(lines)

@@ -18,6 +18,7 @@ import gc
 import posix as os
 import sys
 import time
+from _stat import S_ISDIR, S_ISREG
 
 from .light import TYPE_CHECKING, Record
 
@@ -59,6 +60,7 @@ def main(words: Sequence[str]) -> None:
     gc.disable()  # thousands of nodes and a life of a few milliseconds
     call = Call(words[0], words[1], words[2], float(words[3]) - SPARE, tuple(words[4:]))
     _bound(call.limit)
+    os.closerange(3, 256)  # the caller's pipes are sbatch's: neither ours to hold, nor to be read by our question
     answer, line = answer_for(call, started)
     sys.stdout.write(answer or "pass\nend\n")
     sys.stdout.flush()
@@ -146,17 +148,30 @@ def script_of(call: Call, command: CommandLine) -> bytes:
         return b""
     if command.script >= len(call.argv):
         return _stdin()
-    path = call.argv[command.script]
+    path = _found(call.argv[command.script])
+    if not _mode(path):
+        return b""  # sbatch will say that there is no such file
+    if not S_ISREG(_mode(path)):  # opening a pipe would already take its writer away from sbatch
+        raise RequestError("the script is no file")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
-        if "/" in path:
-            raise RequestError(f"the script can't be read ({err.strerror})") from err
-        return b""  # sbatch looks for it in PATH
+        raise RequestError(f"the script can't be read ({err.strerror})") from err
     try:
         return os.read(fd, 65536)
     finally:
         os.close(fd)
+
+
+def _found(script: str) -> str:
+    """The script's path: without a slash it may be anywhere in PATH, for sbatch, too."""
+    from . import cluster  # noqa: PLC0415
+
+    if "/" in script:
+        return script
+    path = cluster.environment().get(b"PATH", b"").decode("utf-8", "surrogateescape")
+    places = [script, *(f"{folder}/{script}" for folder in path.split(":"))]
+    return next((place for place in places if _mode(place) and not S_ISDIR(_mode(place))), script)
 
 
 def _stdin() -> bytes:
@@ -320,9 +335,10 @@ def uids_of(text: str) -> tuple[int, ...]:
 
 
 def ask(call: Call, command: CommandLine, script: bytes) -> Started:
-    """Begin to ask sbatch what it makes of this call."""
+    """Begin to ask sbatch what it makes of this call. Raises RequestError where it would read what can be read only once."""
     from . import cluster, options  # noqa: PLC0415
 
+    check_files(call, command, script)
     aloud = options.aloud(script)  # on stdin where it isn't what the file says
     argv = options.without_quiet(call.argv if aloud == script else call.argv[: command.script], command)
     in_file = command.wrapped or (command.script < len(call.argv) and aloud == script)
@@ -332,6 +348,28 @@ def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def check_files(call: Call, command: CommandLine, script: bytes) -> None:
+    """Raises RequestError where sbatch reads a list of nodes, say, from a pipe: the real call would find it empty."""
+    from . import options  # noqa: PLC0415
+    from .errors import RequestError  # noqa: PLC0415
+
+    if len(script) >= options.MAX_SCRIPT and len(options.head(script)) == script.count(b"\n") + 1:
+        raise RequestError("the script's head is too long to be looked through")
+    words = call.argv[: command.script] if command.known else call.argv
+    for name in options.files([*words]) + options.files(options.directives(script)):
+        mode = _mode(name)  # nodes are named in most cases, so that nothing is there
+        if name.startswith(("/dev/", "/proc/")) or (mode and not S_ISREG(mode) and not S_ISDIR(mode)):
+            raise RequestError(f"{printable(name)[:60]!r} can be read only once")
+
+
+def _mode(path: str) -> int:
+    """Of what is there; 0 where nothing is."""
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 def _requests(call: Call, command: CommandLine, blocks: int, text: str) -> tuple[Request, ...]:

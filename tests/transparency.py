@@ -243,6 +243,39 @@ def more() -> list[Case]:
     ]  # fmt: skip
 
 
+# each holds a list of nodes that can be read only once
+ONCE = "<(echo gpu03,gpu05)"
+ONCE_FORMS = (
+    "-w {}", "-w{}", "-Hw{}", "-HQw {}", "--nodelist={}", "--nodelist {}", "--nodel={}", "--nodel {}", "-F {}", "-F{}", "--nodefile={}",
+    "--nodef {}", "-x {}", "-x{}", "-Hx{}", "--exclude={}", "--exclude {}", "--exclud={}", "-J a -x {}", "-x gpu01 -x {}",
+)  # fmt: skip
+FIFO = 'rm -f "$HOME/f"; mkfifo "$HOME/f"; timeout 20 sh -c "echo gpu03,gpu05 >$HOME/f" & '
+
+
+def once() -> list[Case]:
+    """Lists that sbatch reads from what can be read only once."""
+    pipes = {
+        "fd": f'"$SBATCH" -N2 -x /dev/fd/40 "$SCRIPT" 40< {ONCE}',
+        "proc-fd": f'"$SBATCH" -N2 -w /proc/self/fd/40 "$SCRIPT" 40< {ONCE}',
+        "stdin": 'echo gpu03,gpu05 | "$SBATCH" -N2 -x /dev/stdin "$SCRIPT"',
+        "stdin-file": 'echo gpu03,gpu05 >"$HOME/h"; "$SBATCH" -N2 -w /dev/stdin "$SCRIPT" <"$HOME/h"',
+        "stdin-link": 'ln -sf /dev/stdin "$HOME/l"; echo gpu03,gpu05 | "$SBATCH" -N2 -x "$HOME/l" "$SCRIPT"',
+        "stdin-wrap": 'echo gpu03,gpu05 | "$SBATCH" -N2 --exclude=/proc/self/fd/0 --wrap=true',
+        "fifo": f'{FIFO} "$SBATCH" -N2 -x "$HOME/f" "$SCRIPT"',
+        "fifo-here": f'{FIFO} cd "$HOME"; "$SBATCH" -N2 -F f "$SCRIPT"',
+        "fifo-link": f'{FIFO} ln -sf f "$HOME/l"; "$SBATCH" -N2 --nodelist="$HOME/l" "$SCRIPT"',
+        "fifo-hostfile": f'{FIFO} SLURM_HOSTFILE="$HOME/f" "$SBATCH" -N2 -m arbitrary "$SCRIPT"',
+        "fifo-directive": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 --exclud=\'$HOME/f\'\n" >"$HOME/j"; "$SBATCH" "$HOME/j"',
+        "fifo-directive-stdin": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 -Hx$HOME/f\n" | "$SBATCH"',
+        "fifo-directive-in-path": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 -x $HOME/f\n" >"$HOME/j"; PATH=$PATH:$HOME "$SBATCH" j',
+        "pipe-directive": f'printf "#!/bin/sh\n#SBATCH -w /dev/fd/40\n" >"$HOME/j"; "$SBATCH" -N2 "$HOME/j" 40< {ONCE}',
+        "script-fifo-in-path": 'rm -f "$HOME/s"; mkfifo "$HOME/s"; timeout 20 cat "$SCRIPT" >"$HOME/s" & PATH=$PATH:$HOME "$SBATCH" -N2 s',
+        "environment": f'"$SBATCH" -N2 --export-file={ONCE} "$SCRIPT"',
+    }  # fmt: skip
+    forms = {str(i): f'"$SBATCH" -N2 {form.format(ONCE)} "$SCRIPT"' for i, form in enumerate(ONCE_FORMS)}
+    return [Case(f"once-{name}", shell=shell) for name, shell in {**forms, **pipes}.items()]
+
+
 DEPENDENCY = "afterok:1:2?afterany:3"  # as recorded; what became of the jobs 1, 2 and 3 Slurm forgets one day
 
 

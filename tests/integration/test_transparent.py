@@ -12,7 +12,7 @@ from tests.transparency import OURS, Case, Outcome, Runner
 from tests.wrapped import REAL, Wrapped
 
 pytestmark = pytest.mark.integration
-CASES = [*transparency.recorded(), *transparency.more()]
+CASES = [*transparency.recorded(), *transparency.more(), *transparency.once()]
 # must be ours where one node is enough, or comparing them would prove little
 REALLY_OURS = {
     "hash-inside-word", "hash-quoted", "quote-mid", "backslash-quote", "double-hash", "after-blank-lines", "after-command",
@@ -107,8 +107,12 @@ def test_the_cases_do_what_their_names_say(plain: dict[str, Outcome]):
     """Most cases must really submit, or comparing them proves little."""
     wrong = [
         (case.name, plain[case.name].stderr)
-        for case in transparency.more()
+        for case in (*transparency.more(), *transparency.once())
         if case.name not in ("test-only", "test-only-shortened") and bool(plain[case.name].jobs) is case.quits
     ]
     assert not wrong
     assert sum(bool(outcome.jobs) for outcome in plain.values()) > 150
+    for case in transparency.once():
+        if "script" not in case.name and "environment" not in case.name:
+            job = plain[case.name].jobs[-1]
+            assert {"gpu03", "gpu05"} in (names(job["ReqNodeList"]), names(job["ExcNodeList"])), case.name

@@ -219,3 +219,32 @@ def test_components_of_a_script(line, count):
 def test_directives_that_only_say_quiet(lines, left):
     script = f"#!/bin/sh\n{lines}true\n"
     assert options.aloud(script.encode()).decode() == f"#!/bin/sh\n{left}true\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        (["-w", "/f", "-N2"], ["/f"]), (["-x/f"], ["/f"]), (["-HF", "/f"], ["/f"]), (["-QHw/f"], ["/f"]), (["-N2x", "/f"], []),
+        (["--nodelist=/f"], ["/f"]), (["--nodel", "/f"], ["/f"]), (["--nodef=/f"], ["/f"]), (["--exclud", "/f"], ["/f"]),
+        (["--bbf", "/f"], ["/f"]), (["--export-f=9"], ["9"]), (["--export=/f", "-o", "/f", "-D/f", "--wrap=/f"], []),
+        (["--newer=/f"], ["/f"]), (["--newer", "/f"], ["/f"]), (["-Y", "/f"], ["/f"]), (["-HY/f"], ["/f"]), (["--exc"], [""]),
+        (["-N1", ":", "-w", "/f"], ["/f"]), (["--", "-", ""], []), (["-w"], [""]),
+    ],
+)  # fmt: skip
+def test_values_that_may_name_a_file_that_sbatch_reads(words, files):
+    assert options.files(words) == files
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("#SBATCH -w /f -N2", ["-w", "/f", "-N2"]), ("#SBATCH-w/f", ["-w/f"]), ("#SLURM\t-w\t/f\r", ["-w", "/f"]),
+        ("#SBATCH -w '/a b' -x\"/c d\"", ["-w", "/a b", "-x/c d"]), ("#SBATCH -x a\\ b", ["-x", "a", "b"]),
+        ("#SBATCH -J a\\\"b \"c\\\"d 'e\"", ["-J", 'a"b', "c\"d 'e"]), ("#SBATCH -w /f # -x /g", ["-w", "/f"]),
+        ("#SBATCH -J a#b -w /f", ["-J", "a"]), (" #SBATCH -w /f", []), ("##SBATCH -w /f", []), ("true\n#SBATCH -w /f", []),
+        ("\n  # x\n#SBATCH -w /f", ["-w", "/f"]), ("#SBATCH", []),
+    ],
+)  # fmt: skip
+def test_words_of_directives(line, words):
+    """As sbatch 22.05 to 26.05 part them."""
+    assert options.directives(f"#!/bin/sh\n{line}\n".encode()) == words
