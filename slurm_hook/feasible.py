@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .snapshot import Reservation
 
 
+MAX_CONSTRAINT = 1024  # characters: Slurm takes no more
+
+
 class Need(Record):
     """What one node must have: mem in MiB, `whole` for all of its memory, `alone` for a node without other jobs;
     `bare` for one of which no memory is given away."""
@@ -139,55 +142,54 @@ def by_constraint(nodes: Mapping[str, Node], constraint: str) -> list[str]:
     names = []
     for name, node in nodes.items():
         if node.features not in cache:
-            cache[node.features] = _evaluate(list(tokens), frozenset(node.features))
+            cache[node.features] = _evaluate(tokens, frozenset(node.features))
         if cache[node.features]:
             names.append(name)
     return names
 
 
 def _tokens(text: str) -> list[str]:
+    if len(text) > MAX_CONSTRAINT:
+        raise RequestError("the constraint is too long; such jobs are left alone")
     if any(c in text for c in "[]*{}@") or any(c.isspace() for c in text):
         raise RequestError("the constraint chooses between sets of nodes; such jobs are left alone")
-    tokens: list[str] = []
-    word = ""
-    for char in text.replace(",", "&"):
-        if char in "&|()":
-            tokens += [word] if word else []
-            tokens.append(char)
-            word = ""
-        else:
-            word += char
-    tokens = [*tokens, word] if word else tokens
-    _evaluate(list(tokens), frozenset())
+    for sign in "&|()":
+        text = text.replace(sign, f" {sign} ")
+    tokens = text.replace(",", " & ").split()
+    _evaluate(tokens, frozenset())
     return tokens
 
 
 def _evaluate(tokens: list[str], features: frozenset[str]) -> bool:
-    value = _chain(tokens, features)
-    if tokens:
+    """Operands joined by one operator in each parenthesis; a mix without parentheses isn't guessed at.
+
+    Open parentheses wait on a list, not in calls of calls: a user may write thousands of them.
+    """
+    outer: list[tuple[bool | None, str]] = []  # value and operator so far, of each parenthesis around
+    value: bool | None = None
+    operator = ""
+    wants = True  # an operand, not an operator or an end
+    for word in tokens:
+        if word == "(" and wants:
+            outer.append((value, operator))
+            value, operator = None, ""
+        elif word == ")" and outer and not wants:
+            inner, (value, operator) = bool(value), outer.pop()
+            value = _joined(value, operator, inner)
+        elif word in ("&", "|") and not wants:
+            if operator not in ("", word):
+                raise RequestError("the constraint mixes & and | without parentheses; such jobs are left alone")
+            operator, wants = word, True
+        elif word not in ("&", "|", "(", ")") and wants:
+            value, wants = _joined(value, operator, word in features), False
+        else:
+            raise RequestError("the constraint can't be read")
+    if wants or outer:
         raise RequestError("the constraint can't be read")
-    return value
+    return bool(value)
 
 
-def _chain(tokens: list[str], features: frozenset[str]) -> bool:
-    """Operands joined by one operator; a mix without parentheses isn't guessed at."""
-    value = _one(tokens, features)
-    operator = tokens[0] if tokens and tokens[0] in "&|" else ""
-    while tokens and operator and tokens[0] in "&|":
-        if tokens.pop(0) != operator:
-            raise RequestError("the constraint mixes & and | without parentheses; such jobs are left alone")
-        other = _one(tokens, features)
-        value = (value and other) if operator == "&" else (value or other)
-    return value
-
-
-def _one(tokens: list[str], features: frozenset[str]) -> bool:
-    if not tokens or tokens[0] in "&|)":
-        raise RequestError("the constraint can't be read")
-    word = tokens.pop(0)
-    if word != "(":
-        return word in features
-    value = _chain(tokens, features)
-    if not tokens or tokens.pop(0) != ")":
-        raise RequestError("the constraint can't be read")
-    return value
+def _joined(value: bool | None, operator: str, other: bool) -> bool:
+    if value is None:
+        return other
+    return (value and other) if operator == "&" else (value or other)

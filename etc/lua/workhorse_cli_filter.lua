@@ -30,9 +30,23 @@ local function value(json, key)
     return json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"(.-[^\\])"') or json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"([^\\"])"')
 end
 
-local function glob(pattern)
-    local quoted = pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0")
-    return "^" .. quoted:gsub("%*", ".*"):gsub("%?", ".") .. "$"
+-- Does the text match a pattern of `*` and `?`? One look back at most, to the last star: Lua's own patterns would try them all.
+local function globbed(pattern, text)
+    local p, t, star, mark = 1, 1, nil, nil
+    while t <= #text do
+        local sign = pattern:sub(p, p)
+        if sign == "*" then
+            star, mark, p = p, t, p + 1
+        elseif sign ~= "" and (sign == "?" or sign == text:sub(t, t)) then
+            p, t = p + 1, t + 1
+        elseif star then
+            p, mark = star + 1, mark + 1
+            t = mark
+        else
+            return false
+        end
+    end
+    return pattern:find("^%**$", p) ~= nil
 end
 
 local function can_be_ours(json, known)
@@ -47,7 +61,7 @@ local function can_be_ours(json, known)
     local comment, name = value(json, "comment") or "", value(json, "job-name") or "*"
     if comment:sub(1, 3) == "wh=" then return true end
     if known.comment_prefix and comment:sub(1, #known.comment_prefix) == known.comment_prefix then return true end
-    return known.name ~= nil and (name == "*" or known.name:find("[", 1, true) ~= nil or name:match(glob(known.name)) ~= nil)
+    return known.name ~= nil and (name == "*" or known.name:find("[", 1, true) ~= nil or globbed(known.name, name))
 end
 
 -- A FIFO would hang us until somebody writes there; opened for writing too it doesn't, and shows that it has no end.

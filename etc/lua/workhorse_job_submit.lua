@@ -4,7 +4,10 @@
 local TABLE = "/var/lib/workhorse/avoid.lua" -- on a local disk of the controller: it is read under slurmctld's locks
 local LOCAL = "/etc/workhorse" -- where `workhorse disable` writes its file
 local MAX_TABLE = 1048576
-local MAX_NODES = 65536
+local MAX_NODES = 65536 -- of a partition
+local MAX_OWN, MAX_OWN_NAMES = 8192, 2000 -- characters and names of a user's own excludes: with more the job is left alone
+local MAX_NAME = 1024 -- of a job's name, as Slurm has it
+local MAX_SCRIPT = 65536
 local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set
 
 local M = {}
@@ -40,43 +43,78 @@ local function within(list, name)
     return name ~= nil and ("," .. list .. ","):find("," .. name .. ",", 1, true) ~= nil
 end
 
-local function glob(pattern)
-    local quoted = pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0")
-    return "^" .. quoted:gsub("%*", ".*"):gsub("%?", ".") .. "$"
+-- Does the text match a pattern of `*` and `?`? One look back at most, to the last star: Lua's own patterns would try them all.
+local function globbed(pattern, text)
+    local p, t, star, mark = 1, 1, nil, nil
+    while t <= #text do
+        local sign = pattern:sub(p, p)
+        if sign == "*" then
+            star, mark, p = p, t, p + 1
+        elseif sign ~= "" and (sign == "?" or sign == text:sub(t, t)) then
+            p, t = p + 1, t + 1
+        elseif star then
+            p, mark = star + 1, mark + 1
+            t = mark
+        else
+            return false
+        end
+    end
+    return pattern:find("^%**$", p) ~= nil
 end
 
 local function is_ours(job, known, partition)
     if not within(known.partitions, partition) then return false end
     if job.account and not within(known.accounts, job.account) or job.qos and not within(known.qos, job.qos) then return false end
     if (number(job.min_nodes) or 1) >= (known.min_nodes or 2) then return true end
-    if known.name and known.name ~= "" and job.name and job.name:match(glob(known.name)) then return true end
-    return false
+    return (known.name or "") ~= "" and job.name ~= nil and #job.name <= MAX_NAME and globbed(known.name, job.name)
 end
 
--- Names of a node list as Slurm prints it, or as a user writes it: nil for one that is too long to be looked at here.
-local function names(list)
-    local set, count = {}, 0
-    local function add(name) set[name] = true; count = count + 1 end
-    for item in (list .. ","):gmatch("([^,%[]+%b[][^,]*),?") do
-        local head, ranges, tail = item:match("^([^%[]*)%[([%d,-]+)%](.*)$")
-        if not head or tail:find("[%[%]]") then return nil end
-        for part in (ranges .. ","):gmatch("([^,]+),") do
-            local low, high = part:match("^(%d+)-(%d+)$")
-            if not low then low, high = part, part end
-            if tonumber(high) - tonumber(low) + count >= MAX_NODES then return nil end
-            for i = tonumber(low), tonumber(high) do add(head .. string.format("%0" .. #low .. "d", i) .. tail) end
-        end
+-- Adds the names that ranges such as `1-3,07` make between head and tail; nil where they can't be read or are too many.
+local function add_ranges(found, most, head, ranges, tail)
+    for part in ranges:gmatch("[^,]+") do
+        local low, high = part:match("^(%d+)-(%d+)$")
+        low = low or part:match("^%d+$")
+        local first, last = tonumber(low), tonumber(high or low)
+        if not first or #part > 31 or last - first + found.count >= most then return nil end
+        local form = head:gsub("%%", "%%%%") .. "%0" .. #low .. "d" .. tail:gsub("%%", "%%%%")
+        for i = first, last do found.set[form:format(i)] = true end
+        found.count = found.count + math.max(0, last - first + 1)
     end
-    local rest = list:gsub("[^,%[]+%b[][^,]*", "")
-    for name in rest:gmatch("[^,]+") do add(name) end
-    return { set = set, count = count }
+    return found
+end
+
+-- Names of a node list as Slurm prints it, or as a user writes it: nil for one that can't be read or names more than `most`.
+-- Each sign is looked at a few times, however the list is made.
+local function names(list, most)
+    local found, at = { set = {}, count = 0 }, 1
+    while at <= #list do
+        local stop = list:find("[,%[]", at) or #list + 1
+        local name, finish = list:sub(at, stop - 1), stop
+        if list:sub(stop, stop) == "[" then
+            local close = list:find("]", stop, true)
+            if not close then return nil end
+            finish = list:find(",", close, true) or #list + 1
+            local tail = list:sub(close + 1, finish - 1)
+            if tail:find("[", 1, true) or not add_ranges(found, most, name, list:sub(stop + 1, close - 1), tail) then return nil end
+        elseif name ~= "" then
+            if found.count >= most then return nil end
+            found.set[name], found.count = true, found.count + 1
+        end
+        at = finish + 1
+    end
+    return found
 end
 
 -- Those of a partition, which has thousands; kept until its list changes.
-local last_list, last_names
+local known_lists, kept = {}, 0
 local function nodes_of(part)
-    if part.nodes ~= last_list then last_list, last_names = part.nodes, part.nodes and names(part.nodes) end
-    return last_names
+    local list = part.nodes
+    if not list then return nil end
+    if known_lists[list] == nil then
+        if kept >= 32 then known_lists, kept = {}, 0 end
+        known_lists[list], kept = names(list, MAX_NODES) or false, kept + 1
+    end
+    return known_lists[list] or nil
 end
 
 local function default_partition(partitions)
@@ -86,7 +124,7 @@ local function default_partition(partitions)
 end
 
 local function choose(job, known, name, part)
-    local nodes, own = nodes_of(part), names(job.exc_nodes or "")
+    local nodes, own = nodes_of(part), names(job.exc_nodes or "", MAX_OWN_NAMES)
     if not nodes or not own then return {} end
     local wanted, most = number(job.min_nodes) or 1, math.max(1, math.floor(nodes.count * (known.max_excluded or 0.02)))
     local chosen, taken = {}, {}
@@ -120,11 +158,12 @@ end
 local function opted_out(job)
     local script = job.script
     if not script then return false end
-    local mode = job.environment and (job.environment.WORKHORSE_MODE or ""):lower()
+    local mode = job.environment and (job.environment.WORKHORSE_MODE or ""):sub(1, 16):lower()
     if mode == "off" or mode == "observe" then return true end
     local off = false
+    script = script:sub(1, MAX_SCRIPT)
     if not script:find("\n#WORKHORSE", 1, true) then return false end
-    for line in (script:sub(1, 65536) .. "\n"):gmatch("(.-)\n") do
+    for line in (script .. "\n"):gmatch("([^\n]*)\n") do
         if line:find("^%s*[^#%s]") then break end
         for word in (line:match("^#WORKHORSE(%s[^#]*)") or ""):gmatch("%S+") do
             local value = word:match("^steer=[\"']*(%l+)[\"']*$")
@@ -142,7 +181,7 @@ function M.submit(job, partitions)
     if job.req_nodes or job.reservation or job.features or job.clusters then return end
     if unknowable(job) then return end
     local own = job.exc_nodes or ""
-    if own:find("[^%w_.,%[%]+-]") then return end
+    if #own > MAX_OWN or own:find("[^%w_.,%[%]+-]") then return end
     local name = job.partition
     if name and name:find(",") then return end
     local part = name and partitions and partitions[name]

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_hook import hints, hostlist, log, luatable, mark, snapshot
 from slurm_hook.config import Settings
+from tests import lua
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped, lua_text
 
@@ -372,6 +373,85 @@ def test_job_submit_keeps_the_site_rules_and_survives_any_file(controller, ask):
         real.write_text(good)
         load_again(sandbox, 100)
     assert names(ask("-N4")) == {"gpu03"}
+
+
+# what a user can write of a job, of n signs: jobs' fields, as Lua expressions
+FIELDS = {
+    "letters": "exc_nodes = ('x'):rep(n)", "brackets": "exc_nodes = ('['):rep(n)", "closed": "exc_nodes = (']'):rep(n)",
+    "items": "exc_nodes = ('a[1],'):rep(n / 5)", "commas": "exc_nodes = (','):rep(n)", "unclosed": "exc_nodes = ('a[1'):rep(n / 3)",
+    "digits": "exc_nodes = 'a[' .. ('1'):rep(n) .. ']'", "ranges": "exc_nodes = 'a[' .. ('1,'):rep(n / 2) .. '1]'",
+    "many": "exc_nodes = ('a[1-65535],'):rep(n / 11)", "names": "name = ('a'):rep(n), exc_nodes = 'a'",
+    "comment": "comment = 'wh=1;' .. ('m'):rep(n)", "mode": "script = '#!/bin/sh', environment = { WORKHORSE_MODE = ('O'):rep(n) }",
+    "blanks": "script = '#!/bin/sh\\n#WORKHORSE' .. (' '):rep(n)", "lines": "script = '#!/bin/sh\\n#WORKHORSE' .. ('\\n'):rep(n)",
+    "words": "script = '#!/bin/sh\\n#WORKHORSE ' .. ('steer='):rep(n / 6)", "quotes": "script = '#\\n#WORKHORSE steer=' .. ('\"'):rep(n)",
+    "directives": "script = '#!/bin/sh' .. ('\\n#WORKHORSE steer=x'):rep(n / 19)", "features": "features = ('a&'):rep(n)",
+    "partitions": "partition = ('llm,'):rep(n / 4)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_of_a_job_takes_job_submit_more_than_its_length(controller, field):
+    """It runs under slurmctld's locks: everybody's calls wait. Twice eight times as long a text takes no sixty-four times."""
+    sandbox, real, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",), match__name="*a*a*a*a*b", match__min_nodes=9))
+    loaded = lua.run(f"""
+        local M = dofile("{real}")
+        local function job(n)
+            local made = {{ min_nodes = 2, num_tasks = 1, partition = "llm", {FIELDS[field]} }}
+            return made
+        end
+        local partitions = {{ llm = {{ nodes = "gpu[01-08]", flag_default = 1 }} }}
+        local function took(n)
+            local made, best = job(n), 1e9
+            for _ = 1, 5 do
+                local before = os.clock()
+                M.submit(made, partitions)
+                best = math.min(best, os.clock() - before)
+            end
+            return best
+        end
+        return took(4000) .. " " .. took(64000)
+    """)
+    short, long = map(float, loaded.split())
+    assert long < 32 * max(short, 1e-4) and long < 0.05, loaded
+
+
+@pytest.mark.parametrize(("pattern", "text", "matches"), [
+    ("train*", "train-7", True), ("train*", "train", True), ("train*", "strain", False), ("*", "", True), ("?", "", False),
+    ("a?c", "abc", True), ("a?c", "ac", False), ("*-big", "llm-big", True), ("*-big", "llm-big2", False), ("a*b*c", "aXbYbc", True),
+    ("a*b*c", "aXcYb", False), ("a.c", "abc", False), ("**", "x", True),
+])  # fmt: skip
+def test_patterns_of_names(controller, pattern, text, matches):
+    sandbox, real, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",), match__name=pattern, match__min_nodes=9))
+    got = lua.run(f"""
+        local M = dofile("{real}")
+        local job = {{ min_nodes = 2, partition = "llm", name = "{text}" }}
+        M.submit(job, {{ llm = {{ nodes = "gpu[01-08]", flag_default = 1 }} }})
+        return job.exc_nodes or ""
+    """)
+    assert (got == "gpu03") is matches
+
+
+def test_nobody_waits_for_a_hostile_submission(controller):
+    """A list of 20,000 letters held slurmctld for seconds."""
+    sandbox, _, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",)))
+
+    def hostile() -> None:
+        words = ["sbatch", "-N2", "-H", "--exclude=" + "x" * 20_000, "--wrap=true"]
+        sandbox.run(words, user="carol", check=False)
+
+    callers = [threading.Thread(target=hostile) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    started = time.monotonic()
+    number = sandbox.run(["sbatch", "--parsable", "-N2", "-H", "--wrap=true"], user="alice").stdout.strip()
+    took = time.monotonic() - started
+    for caller in callers:
+        caller.join(60)
+    sandbox.run(["scancel", number])
+    assert took < SLACK, f"{took:.1f} s"
 
 
 def test_the_table_is_data(controller):

@@ -17,7 +17,7 @@ FEATURED = {
     ("constraint", "names"),
     [
         ("", "abcd"), ("x", "ac"), ("x&y", "a"), ("x|z", "ac"), ("x,y", "a"), ("(x|y)&z", "c"), ("x&(y|z)", "ac"),
-        ("((y))", "ab"),
+        ("((y))", "ab"), ("(" * 500 + "x" + ")" * 500, "ac"), ("x|(z&(y|x))|nosuch", "ac"), ("(x&y)|(z)", "ac"),
         ("nosuch", ""), ("x&y&z", ""), ("x|y|z", "abc"),
     ],
 )  # fmt: skip
@@ -25,7 +25,9 @@ def test_constraints(constraint, names):
     assert "".join(feasible.by_constraint(FEATURED, constraint)) == names
 
 
-@pytest.mark.parametrize("constraint", ["[x|y]", "x*2", "x&y|z", "x&", "(x", "x)", "&x", "x y", "{x}", "[x*2&y*1]", "()"])
+@pytest.mark.parametrize("constraint", ["[x|y]", "x*2", "x&y|z", "x&", "(x", "x)", "&x", "x y", "{x}", "[x*2&y*1]", "()", "(" * 1000,
+    "(x)(y)", "x(y)", "(x&y|z)", "x||y", "x" * 1025, "(" * 60_000, "x&" * 30_000 + "x",
+])  # fmt: skip
 def test_constraints_that_are_left_alone(constraint):
     with pytest.raises(RequestError):
         feasible.by_constraint(FEATURED, constraint)
