@@ -25,9 +25,13 @@ def test_constraints(constraint, names):
     assert "".join(feasible.by_constraint(FEATURED, constraint)) == names
 
 
-@pytest.mark.parametrize("constraint", ["[x|y]", "x*2", "x&y|z", "x&", "(x", "x)", "&x", "x y", "{x}", "[x*2&y*1]", "()", "(" * 1000,
-    "(x)(y)", "x(y)", "(x&y|z)", "x||y", "x" * 1025, "(" * 60_000, "x&" * 30_000 + "x",
-])  # fmt: skip
+UNREAD = [
+    "[x|y]", "x*2", "x&y|z", "x&", "(x", "x)", "&x", "x y", "{x}", "[x*2&y*1]", "()", "(x)(y)", "x(y)", "(x&y|z)", "x||y",
+    "(" * 1000, "x" * 1025, "(" * 60_000, "x&" * 30_000 + "x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constraint", UNREAD, ids=lambda text: text[:20])
 def test_constraints_that_are_left_alone(constraint):
     with pytest.raises(RequestError):
         feasible.by_constraint(FEATURED, constraint)
