@@ -7,7 +7,7 @@ none any more, or an exclude that a job can't spare drops out. Nothing but ExcNo
 
 from __future__ import annotations
 
-from . import decide, feasible, hostlist, jobs, mark, priority, waiting
+from . import decide, feasible, heads, hostlist, jobs, mark, priority, waiting
 from .budget import Budget
 from .cluster import Node
 from .config import Settings
@@ -220,7 +220,7 @@ class _Pass:
         self.world, self.tracked = world, tracked
         self.pools: list[tuple[float, str]] = []
         self.placed: set[int] = set()
-        self.heads = heads(world.jobs, room_in(world.nodes))
+        self.heads = heads.heads(world.jobs, heads.Room(heads.usable_in(world.nodes), world.live.reservations, world.now))
         self.components: dict[str, list[Job]] = {}
         for job in world.jobs:
             if job.het and job.pending:
@@ -363,46 +363,6 @@ def overdue(job: Job, tracked: Tracked, world: World) -> bool:
 
 def _eligible_since(job: Job) -> float:
     return job.details.eligible if job.details is not None else 0.0
-
-
-def heads(found: Iterable[Job], room: Mapping[str, int]) -> dict[str, list[Job]]:
-    """Jobs that wait for nodes, by partition; a job sent to several counts in each.
-
-    room: nodes of a partition that can run jobs. Who needs more gets none until some are back; who names its nodes holds no
-    others (`named`).
-    """
-    queue: dict[str, list[Job]] = {}
-    for job in found:
-        if job.holds and not _names_all(job):
-            for part in job.partition.split(","):
-                if job.nodes <= room.get(part, job.nodes):
-                    queue.setdefault(part, []).append(job)
-    return queue
-
-
-def queue_head(found: Iterable[Job], room: Mapping[str, int]) -> dict[str, int]:
-    """Highest priority of a job that waits for nodes, by partition: what live.json says."""
-    return {part: max(job.priority for job in there) for part, there in heads(found, room).items()}
-
-
-def room_in(nodes: Mapping[str, Node]) -> dict[str, int]:
-    """How many nodes of each partition can run jobs, now or later."""
-    room: dict[str, int] = {}
-    for node in nodes.values():
-        for part in node.partitions:
-            room[part] = room.get(part, 0) + node.usable
-    return room
-
-
-def _names_all(job: Job) -> bool:
-    """Its user named as many nodes as it needs: Slurm keeps these alone for it, and the rest of the partition goes on."""
-    return bool(job.req_nodes) and len(jobs.nodes_of(job.req_nodes)) >= job.nodes
-
-
-def named(found: Iterable[Job], now: float) -> tuple[tuple[float, str], ...]:
-    """The nodes that jobs wait for by name, as one pool: taken, as others' pools are."""
-    names = {name for job in found if job.holds and _names_all(job) for name in jobs.nodes_of(job.req_nodes)}
-    return ((now, hostlist.fold(names)),) if names else ()
 
 
 def recent_pools(found: Iterable[Job], nodes: Mapping[str, Node], now: float, seconds: float) -> tuple[tuple[float, str], ...]:

@@ -15,7 +15,7 @@ import random
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, jobs, log, lost, reorder, requeue, snapshot, waiting
+from . import cluster, commands, dispatch, heads, jobs, log, lost, reorder, requeue, snapshot, waiting
 from .config import STEERING
 from .errors import BusyError, SlurmError, SnapshotError
 from .jobs import Job
@@ -122,7 +122,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     facts = _facts(state.facts, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
-    facts["room"] = dispatch.room_in(nodes) if nodes else facts.get("room", {})
+    facts["usable"] = heads.usable_in(nodes) if nodes else facts.get("usable", {})
     group = waiting.groups(found, state.chains)
     live = _live(found, facts, nodes, now)._replace(chains=waiting.numbers(waiting.remember(found, group)))
     if publish:  # submissions need it whatever becomes of the rest
@@ -255,11 +255,12 @@ def parse_reservations(text: str) -> list[dict[str, Any]]:
 
 
 def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cluster.Node], now: float) -> Live:
-    pools = (*(dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()), *dispatch.named(found, now))
+    pools = (*(dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()), *heads.named(found, now))
     reservations = tuple(Reservation(r["name"], r["start"], r["end"], tuple(r["nodes"])) for r in facts["reservations"])
+    room = heads.Room(facts["usable"], reservations, now)
     return Live(
         cluster=facts["cluster"], created=now, reservations=reservations, partitions=facts["partitions"],
-        topology=facts["topology"], queue_head=dispatch.queue_head(found, facts["room"]), pools=pools,
+        topology=facts["topology"], queue_head=heads.queue_head(found, room), pools=pools,
     )  # fmt: skip
 
 

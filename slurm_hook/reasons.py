@@ -14,7 +14,7 @@ HOLDS, LETS_GO = True, False
 TABLE: tuple[tuple[bool, tuple[str, ...]], ...] = (
     (HOLDS, ("Resources", "Priority")),  # its turn has come, or comes after others'
     (HOLDS, ("None",)),  # just submitted or changed: Slurm hasn't looked at it yet
-    (HOLDS, ("Nodes required for job are DOWN",)),  # "… or reserved": the nodes that are there tell, see dispatch.heads
+    (HOLDS, ("Nodes required for job are DOWN",)),  # "… or reserved": the nodes that are there tell, see heads.Room
     (HOLDS, ("FedJobLock", "MpiPortsBusy", "NvidiaImexChannels", "Prolog")),  # it was about to start and does so in a moment
     (HOLDS, ("BlockMaxError", "BlockFreeAction", "SchedDefer")),  # of machines of old, and of calls that don't wait
     # the end of an attempt: of a job that waits again until Slurm looks at it anew

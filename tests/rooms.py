@@ -34,7 +34,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     (
         "slurm_hook",
         "Stages that wait",
-        "pipeline queue priority waiting lost dispatch budget passes watching guard requeue reorder",
+        "pipeline queue priority waiting lost heads dispatch budget passes watching guard requeue reorder",
     ),
     ("slurm_hook", "Why it was so", "explain replay logfiles"),
     ("slurm_hook", "Commands", "cli cli_plan cli_explain cli_nodes cli_submit cli_queue cli_dispatch cli_hints table"),

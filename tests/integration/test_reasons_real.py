@@ -57,15 +57,20 @@ def down(site: Dispatched) -> Iterator[None]:
         site.sandbox.resume("gpu08")
 
 
-@contextlib.contextmanager
-def reserved(site: Dispatched) -> Iterator[None]:
-    words = ["reservation=later", "starttime=now+2hours", "duration=60", "nodes=gpu01", "users=alice,bob"]
-    site.sandbox.run(["scontrol", "create", *words])
-    try:
-        yield
-    finally:
-        site.clean()
-        site.sandbox.run(["scontrol", "delete", "reservation=later"])
+def reserved(nodes: str, users: str) -> Callable[[Dispatched], contextlib.AbstractContextManager[None]]:
+    """A reservation of these nodes in two hours."""
+
+    @contextlib.contextmanager
+    def before(site: Dispatched) -> Iterator[None]:
+        words = ["reservation=later", "starttime=now+2hours", "duration=60", f"nodes={nodes}", f"users={users}"]
+        site.sandbox.run(["scontrol", "create", *words])
+        try:
+            yield
+        finally:
+            site.clean()
+            site.sandbox.run(["scontrol", "delete", "reservation=later"])
+
+    return before
 
 
 def runs(*args: str) -> Callable[[Dispatched], contextlib.AbstractContextManager[None]]:
@@ -76,6 +81,17 @@ def runs(*args: str) -> Callable[[Dispatched], contextlib.AbstractContextManager
         job = site.sbatch(*args, comment="")
         site.sandbox.poll(lambda: site.job(job).state == "RUNNING", 20, "a job to run")
         yield
+
+    return before
+
+
+def both(*befores: Callable[[Dispatched], contextlib.AbstractContextManager[None]]):
+    @contextlib.contextmanager
+    def before(site: Dispatched) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in befores:
+                stack.enter_context(one(site))
+            yield
 
     return before
 
@@ -92,7 +108,10 @@ def runs(*args: str) -> Callable[[Dispatched], contextlib.AbstractContextManager
         (("-N1", "--hold"), nothing, "JobHeldUser"),
         (("-N1", "--dependency=singleton", "-J", "x"), runs("-N1", "-J", "x"), "Dependency"),
         (("-N1", "-L", "matlab:1"), runs("-N1", "-L", "matlab:1"), "Licenses"),
-        (("-N1", "--reservation=later"), reserved, "Reservation"),
+        (("-N1", "--reservation=later"), reserved("gpu01", "alice,bob"), "Reservation"),
+        (("-N2", "-t", "600"), both(reserved("gpu[01-07]", "root"), runs("-N1", "-w", "gpu08", "--exclusive")), "Resources"),
+        (("-N2", "-t", "600"), reserved("gpu[01-07]", "root"), "ReqNodeNotAvail, May be reserved for other job"),
+        (("-N2", "-t", "600"), reserved("ALL", "root"), "ReqNodeNotAvail, Reserved for maintenance"),
         (("-N1", "-q", "one"), runs("-N1", "-q", "one"), "QOSMaxJobsPerUserLimit"),
         (("-N1", "--array=1-3%1"), nothing, "JobArrayTaskLimit"),
         (("-N1", "-p", "short", "-t", "60"), nothing, "PartitionTimeLimit"),
@@ -108,7 +127,7 @@ def test_who_waits_for_something_else_than_free_nodes_does_not_turn_steering_off
         site.sandbox.poll(lambda: any(seen.startswith(reason) for seen in reasons_of(site, waits)), 30, f"reason {reason}")
         site.one_pass()
         assert site.live().queue_head == {}
-        job = site.sbatch("-N2", comment="", user="bob", binary=wrapped.sbatch)
+        job = site.sbatch("-N2", "-t", "30", comment="", user="bob", binary=wrapped.sbatch)
         found = site.sandbox.job(job)
         told = mark.parse(found["Comment"])
         assert told is not None and told.mode == "steer"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import decide, dispatch, hostlist, mark, passes
+from slurm_hook import decide, dispatch, heads, hostlist, mark, passes
 from slurm_hook.config import Settings
 from slurm_hook.decide import Case
 from slurm_hook.directives import Directives
@@ -339,7 +339,7 @@ def test_a_job_that_waits_for_a_limit_keeps_no_nodes_from_others(reason):
     """Slurm passes it by, too. It isn't confined either, as it can't start."""
     first, second = job(1, reason=reason, priority=900), job(2, reason="None", priority=100)
     limited = reason != "Resources"
-    assert dispatch.queue_head([first], {}) == ({} if limited else {"llm": 900})
+    assert heads.queue_head([first], heads.Room({})) == ({} if limited else {"llm": 900})
     there = nodes(3)  # room for one
     updates = plan([first, second], there=there).updates
     assert [u.job.id for u in updates if u.why == STEER] == [2 if limited else 1]

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import dispatch, jobs, reasons
+from slurm_hook import dispatch, heads, jobs, reasons
 from slurm_hook.dispatch import STEER
 from slurm_hook.hostlist import expand
+from slurm_hook.snapshot import Reservation
 from tests.unit.jobs_made import NOW, job, nodes, world
 
 NAMES = Path(__file__).resolve().parents[1] / "data/pending_reasons.txt"
@@ -56,9 +57,9 @@ def test_sentences_and_unknown_reasons(told, holds):
 def test_a_job_that_gets_no_nodes_turns_steering_off_for_nobody(changes, named):
     there = nodes(8, n8="DOWN")
     waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
-    room = dispatch.room_in(there)
-    assert dispatch.queue_head([waits], room).get("llm") is None
-    pools = dispatch.named([waits], NOW)
+    room = heads.Room(heads.usable_in(there))
+    assert heads.queue_head([waits], room).get("llm") is None
+    pools = heads.named([waits], NOW)
     assert pools == (((NOW, named),) if named else ())
     made = world([job(1, reason="Priority"), waits], there)
     (update,) = [u for u in dispatch.plan(made._replace(live=made.live._replace(pools=pools)), {}).updates if u.job.id == 1]
@@ -77,11 +78,31 @@ def test_a_job_that_gets_no_nodes_turns_steering_off_for_nobody(changes, named):
 def test_a_job_that_gets_the_next_nodes_still_counts(changes):
     there = nodes(8, n8="DOWN")
     waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
-    assert dispatch.queue_head([waits], dispatch.room_in(there))["llm"] == 900
+    assert heads.queue_head([waits], heads.Room(heads.usable_in(there)))["llm"] == 900
     assert not [u for u in dispatch.plan(world([job(1, reason="Priority"), waits], there), {}).updates if u.why == STEER]
 
 
+RESERVED = (
+    Reservation("later", NOW + 7200, NOW + 10800, ("n1", "n2", "n3", "n4", "n5")),
+    Reservation("soon", NOW + 600, NOW + 900, ("n6",)),
+    Reservation("over", NOW - 900, NOW - 1, ("n7",)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("usable", "minutes", "least", "counts"),
+    [
+        ("n[1-7]", 5, 7, True), ("n[1-7]", 60, 7, False), ("n[1-7]", 60, 6, True), ("n[1-7]", 180, 2, False),
+        ("n[1-7]", 180, 1, True), ("n[1-7]", None, 2, False), ("n[1-7]", 5, 8, False), ("", 5, 1, False),
+    ],
+)  # fmt: skip
+def test_who_needs_more_nodes_than_are_up_and_not_reserved_does_not_count(usable, minutes, least, counts):
+    """Slurm plans it for when they are back; until then others get the free ones."""
+    waits = job(9, nodes=least, minutes=minutes)
+    assert bool(heads.queue_head([waits], heads.Room({"llm": usable}, RESERVED, NOW))) is counts
+    assert heads.queue_head([waits], heads.Room({}, RESERVED, NOW)), "where the nodes aren't known the reason alone counts"
+
+
 def test_a_partition_whose_nodes_are_all_down_has_no_room():
-    assert dispatch.room_in(nodes(2, "DOWN")) == {"llm": 0}
-    assert dispatch.queue_head([job(9)], {"llm": 0}) == {}
-    assert dispatch.queue_head([job(9)], {}) == {"llm": 100}, "where nothing is known of the nodes the reason alone counts"
+    assert heads.usable_in(nodes(2, "DOWN")) == {"llm": ""}
+    assert heads.usable_in(nodes(3, n2="DOWN")) == {"llm": "n[1,3]"}
