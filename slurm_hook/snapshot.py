@@ -92,7 +92,8 @@ class Live(Record):
 
     partitions: name → {"nodes": folded list, "default": bool, "max_time": minutes or None, "state": str}, its "max_nodes" and
     defaults where it has such;
-    queue_head: highest priority of an eligible waiting job by partition; pools: (time, folded list) given lately;
+    queue_head: highest priority of a job that gets the next free nodes, by partition; pools: (time, folded list) given
+    lately, or waited for by name;
     chains: of jobs that dependencies tied together, by id the id of the first: numbers alone, no user data.
     """
 
