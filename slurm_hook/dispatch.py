@@ -247,7 +247,7 @@ class _Pass:
     def _may_confine(self, job: Job, tracked: Tracked) -> bool:
         return (
             self.world.settings["steer.mode"] == "steer"
-            and (job.holds or (job.eligible and job.reason == "PartitionDown"))  # decide knows whether it is up by now
+            and job.holds
             and not (job.array or job.het)
             and job.details is not None
             and 0 < job.details.eligible <= self.world.now

@@ -156,3 +156,10 @@ def sandbox() -> Iterator[Sandbox]:
             _running.clear()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def slow() -> Iterator[Sandbox]:
+    """A Slurm that looks at one job of a partition only: what comes behind it waits while nodes are idle."""
+    with Sandbox(nodes=8, extra_conf=["SchedulerParameters=partition_job_depth=1,bf_interval=10000,sched_interval=1"]) as running:
+        yield running

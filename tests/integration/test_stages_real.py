@@ -85,13 +85,6 @@ def site(made: Served, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[Sandbox]:
-    """A Slurm that looks at one job of a partition only: what comes behind it waits while nodes are idle."""
-    with Sandbox(nodes=8, extra_conf=["SchedulerParameters=partition_job_depth=1,bf_interval=10000,sched_interval=1"]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def made_late(slow: Sandbox) -> Iterator[Served]:
     with Served(slow, "steer", {"scoring": ['capacity_resource = "mem"']}, name="late") as site:
         yield site
