@@ -10,7 +10,7 @@ import pwd
 
 import click
 
-from . import commands, mark, replay
+from . import commands, logfiles, mark, replay
 from . import explain as explaining
 from .errors import InputError, SlurmError, SnapshotError
 from .installed import trusted_uids
@@ -95,13 +95,25 @@ def told(facts: JobFacts, settings: Settings, log: str = replay.LOG) -> list[str
         now = None
     found = mark.parse(facts.comment)
     then = archived(settings, found.snapshot) if found is not None and found.snapshot else None
-    again = replay.words(found, settings.publish.path, log) if found is not None and found.decided and found.seed else []
+    witness = _witness(facts.user, settings, log)
+    again = replay.words(found, witness) if found is not None and found.decided and found.seed else []
     # of an array that waits as a whole, dispatch knows the first number only
     numbers = {facts.raw, int(facts.job.partition("_")[0])} if "_" in facts.job else {facts.raw}
     since = replay.made_at(found.snapshot if found is not None else "")
-    done = [line for number in sorted(numbers) for line in replay.dispatched(number, settings.publish.path, log, since)]
+    done = [line for number in sorted(numbers) for line in replay.dispatched(number, witness, since)]
     mode = str(now.settings.get("steer.mode", "")) if now is not None else ""
     return [*explaining.decision_words(facts, then or now, mode), *again, *done, *explaining.nodes_words(facts, now)]
+
+
+def _witness(user: str, settings: Settings, log: str) -> replay.Witness:
+    """The journal, where the log isn't named otherwise, as it knows who wrote a line; else syslog's file."""
+    service = {0, *(uid for uid in trusted_uids() if uid != os.geteuid())}
+    try:
+        owner = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        owner = None
+    journal = log == replay.LOG and logfiles.has_journal()
+    return replay.Witness(log, settings.publish.path, owner, tuple(service), journal)
 
 
 def archived(settings: Settings, name: str) -> Scores | None:

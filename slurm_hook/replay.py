@@ -7,64 +7,82 @@ import json
 import math
 import os
 import time
+from collections import deque
 
 from . import drawing, hostlist, logfiles, mark, placement
-from .errors import InputError, SnapshotError, WorkhorseError
-from .light import TYPE_CHECKING
+from .errors import HostlistError, InputError, SnapshotError, WorkhorseError
+from .light import TYPE_CHECKING, Record
 from .snapshot import scores_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
+    from .logfiles import Entry
     from .mark import Mark
     from .snapshot import Scores
 
 LOG = "/var/log/workhorse/workhorse.log"
 ARCHIVE = "snapshots"
 LATEST = 40  # lines of one job that are told
+MOST = 2000  # lines that are looked at: of those that name it, the last
+MAX_CAPACITY = 1e15  # MiB
+NEWER = 1000  # nodes that came after the scores were made
 
 
-def find_line(lines: Iterable[str], seed: int, snapshot: str) -> dict[str, Any] | None:
-    """The fields of the decision with this seed and snapshot: the last such line of a log, whatever stands before its JSON."""
-    found = None
-    for line in lines:
-        at = line.find('{"')
-        if at < 0 or str(seed) not in line:
-            continue
-        try:
-            fields = json.loads(line[at:])
-        except ValueError:
-            continue
-        if isinstance(fields, dict) and fields.get("seed") == seed and fields.get("snapshot", "") == snapshot:
-            found = fields
-    return found
+class Witness(Record):
+    """Where the log is read, and whose lines count. log: syslog's file; folder: of the published files; owner: uid of the job's
+    user; service: uids of root and of who dispatches; journal: it is asked before the file."""
+
+    log: str
+    folder: str
+    owner: int | None = None
+    service: tuple[int, ...] = (0,)
+    journal: bool = False
+
+    def entries(self, since: float, needle: str) -> list[Entry]:
+        """Believed lines that hold `needle`, of what the journal has, else of the file; the last LATEST. Raises OSError."""
+        found = []
+        if self.journal and math.isfinite(since):
+            journal = logfiles.journal(since, time.time() + 60, MOST)
+            found = [entry for entry in journal if needle in json.dumps(entry.fields, separators=(",", ":"))]
+        if not found:
+            some = deque((line for line in logfiles.lines(self.log, since) if needle in line), maxlen=MOST)
+            found = [entry for entry in (logfiles.of_file(line, time.time()) for line in some) if entry is not None]
+        return [entry for entry in found if logfiles.believed(entry, self.owner, self.service)]
 
 
-def words(found: Mark, folder: str, log: str) -> list[str]:
+def words(found: Mark, witness: Witness) -> list[str]:
     """Lines on how the decision was made, with its draw made again; empty where the log isn't ours to read."""
     try:
-        fields = find_line(logfiles.lines(log, made_at(found.snapshot)), found.seed, found.snapshot)
+        entries = witness.entries(made_at(found.snapshot), f'"seed":{found.seed}')
     except OSError:
         return []
-    if fields is None:
-        return [f"no line of this decision in {log}: rotated away, or written on another host"]
-    by, rule = (str(fields.get(key, "?")) for key in ("by", "match"))
+    said = [e for e in entries if e.fields.get("seed") == found.seed and e.fields.get("snapshot", "") == found.snapshot]
+    if not said:
+        return [f"no line of this decision in {witness.log}: rotated away, or written on another host"]
+    fields = said[-1].fields
+    by, rule = fields.get("by", "?"), fields.get("match", "?")
     lines = [f"decided by {WAYS.get(by, by)}; it is ours as {OURS.get(rule, rule)}; {fields.get('reason', '?')}"]
+    return [*lines, *_pool_words(fields, witness.folder), *([UNVERIFIED] if said[-1].uid is None else [])]
+
+
+def _pool_words(fields: dict[str, Any], folder: str) -> list[str]:
     if not fields.get("pool"):
-        return lines
-    if fields.get("method") == "attributed":
-        lines.append(rank_words(float(fields.get("rank", 0.0))))
+        return []
+    lines = [rank_words(float(fields.get("rank", 0.0)))] if fields.get("method") == "attributed" else []
     try:
-        pool, chances = redraw(fields, archived(folder, found.snapshot))
+        pool, chances = redraw(fields, archived(folder, fields.get("snapshot", "")))
     except WorkhorseError as err:
         return [*lines, str(err)]
     same = "the same" if hostlist.fold(pool) == fields["pool"] else f"NOT the same as then: {fields['pool']}"
-    lines.append(f"drawn again with seed {found.seed} from {len(chances)} candidates: {hostlist.fold(pool)} ({same})")
     best = sorted(chances, key=lambda name: -chances[name])[:4]
-    return [*lines, "most likely were " + ", ".join(f"{name} {chances[name]:.3f}" for name in best)]
+    return [
+        *lines, f"drawn again with seed {fields['seed']} from {len(chances)} candidates: {hostlist.fold(pool)} ({same})",
+        "most likely were " + ", ".join(f"{name} {chances[name]:.3f}" for name in best),
+    ]  # fmt: skip
 
 
+UNVERIFIED = "(unverified: this is syslog's word, and anybody on the host can write there; the journal would know who did)"
 WAYS = {"wrapper": "the sbatch wrapper", "cli_filter": "the cli_filter plugin"}
 OURS = {
     "directive": "it has a #WORKHORSE line", "mark": "`workhorse submit` marked it", "name": "its name fits [match] name",
@@ -99,42 +117,32 @@ def made_at(snapshot: str) -> float:
         return math.inf
 
 
-def dispatched(job: int, folder: str, log: str, since: float = math.inf) -> list[str]:
+def dispatched(job: int, witness: Witness, since: float = math.inf) -> list[str]:
     """What dispatch (or its guard) did to a waiting job, in the order of the log; empty where the log isn't ours to read.
 
     since: how old (epoch s) what logrotate made of the log may be; as it stands, today's file alone is read.
     """
     try:
-        found = [line for line in logfiles.lines(log, since) if f'"job":{job},' in line or f'"job":{job}}}' in line]
+        entries = [entry for entry in witness.entries(since, f'"job":{job}') if entry.fields.get("job") == job]
     except OSError:
         return []
-    return [text for line in found[-LATEST:] for text in _told(line, job, folder)]
+    told = [(entry, _told(entry, witness.folder)) for entry in entries]
+    told = [(entry, lines) for entry, lines in told if lines][-LATEST:]
+    unverified = [UNVERIFIED] if any(entry.uid is None for entry, _ in told) else []
+    return [*(line for _, lines in told for line in lines), *unverified]
 
 
-def _told(line: str, job: int, folder: str) -> list[str]:
-    at = line.find('{"')
-    try:
-        fields = json.loads(line[at:])
-    except ValueError:
-        return []
-    if not isinstance(fields, dict) or fields.get("job") != job or fields.get("by") not in ("dispatch", "guard"):
-        return []
-    done = DONE.get(str(fields.get("why") or fields.get("action")))
+def _told(entry: Entry, folder: str) -> list[str]:
+    fields = entry.fields
+    done = DONE.get(fields.get("why") or fields.get("action", "")) if fields.get("by") in ("dispatch", "guard") else None
     if done is None:
         return []
-    excludes = str(fields.get("excludes", ""))
+    excludes = fields.get("excludes", "")
     names = {"left": f"{excludes} left out" if excludes else "nothing left out", "culprit": excludes or "a known culprit"}
     said = done.format(**{"pool": "?", "candidates": "?", "reason": "?", **fields, **names, "excludes": excludes or "nothing"})
     who = "the guard of a dispatcher that died" if fields["by"] == "guard" else "dispatch"
-    return [f"{_when(line[:at])}{who} {said}", *_again(fields, folder)]
-
-
-def _when(head: str) -> str:
-    """The time that syslog wrote in front: ISO, or the traditional three words."""
-    words = head.split()
-    if not words:
-        return ""
-    return f"{words[0] if words[0][:1].isdigit() else ' '.join(words[:3])}: "
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+    return [f"{when}: {who} {said}", *_again(fields, folder)]
 
 
 def _again(fields: dict[str, Any], folder: str) -> list[str]:
@@ -162,18 +170,39 @@ def archived(folder: str, snapshot: str) -> Scores:
 
 
 def redraw(fields: dict[str, Any], scores: Scores) -> tuple[list[str], dict[str, float]]:
-    """The pool drawn again, and each candidate's probability. Raises InputError for a line that holds too little."""
-    free = {name: float(mib) for mib, folded in fields.get("free", {}).items() for name in hostlist.expand(str(folded))}
-    if not free:
-        raise InputError("the log line does not name the candidates (too many, or nothing was drawn)")
+    """The pool drawn again, and each candidate's probability. Raises InputError for a line that holds too little, or what
+    can't be of a decision by these scores."""
+    free = _free(fields.get("free", {}), scores)
     names = sorted(free)
+    count, total = int(fields.get("count", 0)), float(fields.get("total", 0.0))
+    demand, rank = float(fields.get("demand", 0.0)), float(fields.get("rank", 0.0))
+    if not (0 <= count <= len(names) and total >= 0 and demand >= 0 and -1 <= rank <= 1):
+        raise InputError("the log line holds numbers that no decision has")
     capacity = [free[name] for name in names]
     capability = [scores.nodes[name].capability if name in scores.nodes else None for name in names]
-    gamma, demand = float(scores.settings.get("steer.gamma", placement.GAMMA)), float(fields.get("demand", 0.0))
-    rank = float(fields.get("rank", 0.0))
+    gamma = float(scores.settings.get("steer.gamma", placement.GAMMA))
     chances, pull, cap = placement.chances(scores.method, demand, capacity, capability, rank=rank, gamma=gamma)
     leaves = [scores.nodes[name].switch if name in scores.nodes else "" for name in names]
-    total = float(fields.get("total", 0.0))
-    count, seed = int(fields.get("count", 0)), int(fields["seed"])
-    drawn = drawing.pool(leaves, chances, pull, capacity, count=count, total=total, seed=seed, ratio_cap=cap)
+    drawn = drawing.pool(
+        leaves, chances, pull, capacity, count=count, total=total, seed=int(fields["seed"]), ratio_cap=cap
+    )  # fmt: skip
     return sorted(names[i] for i in drawn), dict(zip(names, chances))
+
+
+def _free(told: dict[str, str], scores: Scores) -> dict[str, float]:
+    """Capacity of each candidate (MiB). Anybody may have written the line: hardly more names are made than the scores have
+    (nodes may be new since)."""
+    free: dict[str, float] = {}
+    most = len(scores.nodes) + NEWER
+    for mib, folded in told.items():
+        try:
+            names = hostlist.expand(folded, most - len(free))
+            amount = float(mib)
+        except (HostlistError, ValueError) as err:
+            raise InputError(f"the log line names no candidates that can be read ({err})") from None
+        if not 0 <= amount < MAX_CAPACITY:
+            raise InputError(f"the log line tells of nodes of {mib[:20]} MiB")
+        free.update(dict.fromkeys(names, amount))
+    if not free:
+        raise InputError("the log line does not name the candidates (too many, or nothing was drawn)")
+    return free

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from accounting import cli_doctor, decisions, doctor, doctor_site, doctor_slurm
 from accounting.doctor import CRITICAL, OK, UNKNOWN, WARNING, Answer, Host
 from accounting.store import Store, connect
+from slurm_hook import logfiles
 from slurm_hook.cli import workhorse
 from slurm_hook.config import Settings
 from slurm_hook.errors import SlurmError
@@ -352,8 +353,8 @@ LINE = '{"by":"wrapper","uid":1000,"action":"avoid","reason":"x"}'
 def test_lines_of_syslog(line, when, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    found = decisions.parse_line(line, NOW + 60)
-    assert found and found["time"] == pytest.approx(when) and found["by"] == "wrapper"
+    found = logfiles.of_file(line, NOW + 60)
+    assert found and found.time == pytest.approx(when) and found.fields["by"] == "wrapper"
 
 
 HEAD = "Jan 15 08:00:00 h workhorse: "
@@ -363,7 +364,7 @@ WRONG = ["", "x", HEAD + "{", HEAD + "[]", HEAD.replace("Jan 15", "Feb 31") + LI
 
 @pytest.mark.parametrize("line", WRONG, ids=range(len(WRONG)))
 def test_lines_that_are_none(line):
-    assert decisions.parse_line(line, NOW) is None
+    assert logfiles.of_file(line, NOW) is None
 
 
 def test_routes(tmp_path, monkeypatch):
@@ -382,7 +383,12 @@ def test_routes_are_those_of_seven_days_whatever_anyone_writes_to_syslog(tmp_pat
     """logrotate begins a new file each night; what dispatch did to jobs is no way in."""
     log, made = tmp_path / "w.log", stores(tmp_path / "h.db")
     put(made, *[row(i, Submit=str(int(NOW) - 86400), Start=str(int(NOW) - 80000), AllocNodes="4") for i in range(1, 31)])
-    lines = ['{"by":"wrapper","action":"avoid"}'] * 20 + ['{"by":["x"],"action":{}}', '{"by":{}}']
+    lines = ['{"by":"wrapper","action":"avoid"}'] * 20 + [
+        '{"by":["x"],"action":{}}',
+        '{"by":{}}',
+        '{"by":"mallory"}',
+        '{"by":""}',
+    ]
     write_log(tmp_path / "w.log.3.gz", NOW - 3 * 86400, lines)
     write_log(tmp_path / "w.log.9.gz", NOW - 9 * 86400, lines)
     write_log(log, NOW - 60, ['{"by":"dispatch","action":"avoid"}'] * 9)

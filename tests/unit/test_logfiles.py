@@ -63,5 +63,5 @@ def test_without_the_log_itself_there_is_an_error(tmp_path):
 def test_of_a_long_log_the_newest_decisions_count(tmp_path, monkeypatch):
     monkeypatch.setattr(decisions, "MAX_LINES", 3)
     stamp = "2027-01-15T07:00:00+00:00 h workhorse: "
-    path = write(tmp_path, "w.log", 0, [f'{stamp}{{"by":"wrapper","n":{n}}}' for n in range(5)])
-    assert [line["n"] for line in decisions.read(path, 0, NOW + 1e6)] == [2, 3, 4]
+    path = write(tmp_path, "w.log", 0, [f'{stamp}{{"by":"wrapper","job":{n}}}' for n in range(5)])
+    assert [line["job"] for line in decisions.read(path, 0, NOW + 1e6)] == [2, 3, 4]

@@ -4,15 +4,20 @@ import gzip
 import json
 import math
 import os
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, log, mark, replay, snapshot
+from slurm_hook import decide, log, logfiles, mark, replay, snapshot
 from slurm_hook.errors import InputError, SnapshotError
 from slurm_hook.request import Request
 from tests.unit.test_decide import NAMES, case, four, node
+
+
+def witness(folder, log="log", **more):
+    return replay.Witness(str(folder / log), str(folder), **more)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -27,14 +32,12 @@ def test_the_same_pool_again(tmp_path, seed, method, request_):
     decision = decide.decide(made)
     (tmp_path / "snapshots").mkdir()
     snapshot.write_json(str(tmp_path / "snapshots"), f"{made.scores.id}.json", snapshot.scores_to_json(made.scores))
-    lines = ["noise", f"Nov 29 host workhorse[1]: {log.line(decision, by='wrapper', method=method)}", 'x {"seed":']
-    fields = replay.find_line(lines, decision.seed, decision.snapshot)
+    lines = ["noise", f"Nov 29 18:01:00 host workhorse[1]: {log.line(decision, by='wrapper', method=method)}", 'x {"seed":']
+    fields = logfiles.of_file(lines[1], time.time()).fields
     pool, chances = replay.redraw(fields, replay.archived(str(tmp_path), decision.snapshot))
     assert tuple(pool) == decision.pool and abs(sum(chances.values()) - 1) < 1e-9
     (tmp_path / "log").write_text("\n".join(lines))
-    told = replay.words(
-        mark.Mark(mode="steer", seed=decision.seed, snapshot=decision.snapshot), str(tmp_path), str(tmp_path / "log")
-    )
+    told = replay.words(mark.Mark(mode="steer", seed=decision.seed, snapshot=decision.snapshot), witness(tmp_path))
     assert any("(the same)" in line for line in told)
     assert any(line.startswith("cost rank ") for line in told) == (method == "attributed")
     assert told[0] == "decided by the sbatch wrapper; it is ours as ?; startable now"
@@ -117,8 +120,10 @@ def test_scores_that_are_gone(tmp_path):
         replay.archived(str(tmp_path), "s1")
 
 
-def test_what_dispatch_did_is_told_in_order(tmp_path):
+def test_what_dispatch_did_is_told_in_order(tmp_path, monkeypatch):
     """Of this job alone, with the draw made again; what others write to syslog does no harm."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
     made = case(four(), seed=5, bad=("gpu05",))
     drawn, avoided = decide.decide(made), decide.decide(case(four(), seed=6, bad=("gpu05",), mode="avoid"))
     (tmp_path / "snapshots").mkdir()
@@ -128,20 +133,21 @@ def test_what_dispatch_did_is_told_in_order(tmp_path):
         log.line(avoided, by="dispatch", job=121, why="widen"), log.line(avoided, by="wrapper"),
         log.event("dispatch", "requeue", 12, excludes="gpu07"), log.event("dispatch", "leave", 12, reason="x\x1b[2J"),
         log.event("guard", "release", 12), '{"job":12,', '{"job":12,"by":"mallory"}', '{"job":12,"by":"dispatch","why":["a"]}',
-        '{"job":12,"by":"dispatch","why":"widen","excludes":{"a":1}}',
+        '{"job":12,"by":"dispatch","why":"widen","excludes":{"a":1}}', '{"job":12,"by":"dispatch","why":"mallory"}',
     ]  # fmt: skip
     heads = ["2026-11-29T18:00:00+00:00 ctl workhorse[7]: ", "Nov 29 18:01:00 ctl workhorse[7]: "]
     (tmp_path / "log").write_text("\n".join(heads[i % 2] + text for i, text in enumerate(texts)) + "\n")
-    told = replay.dispatched(12, str(tmp_path), str(tmp_path / "log"))
+    told = replay.dispatched(12, witness(tmp_path))
     pool = ",".join(drawn.pool)
-    assert told[0].startswith("2026-11-29T18:00:00+00:00: dispatch confined it to gpu") and "16 nodes" in told[0], pool
+    assert told[0].startswith("2026-11-29 18:00:00: dispatch confined it to gpu") and "16 nodes" in told[0], pool
     assert told[1].startswith("  drawn again with seed 5: gpu") and told[1].endswith("(the same)")
-    assert told[2] == "Nov 29 18:01:00: dispatch widened it again, as it had not started by then: gpu05 left out"
+    assert told[2] == "2026-11-29 18:01:00: dispatch widened it again, as it had not started by then: gpu05 left out"
     assert told[3].endswith("requeued it under its number, as it died of its node: without gpu07")
     assert "did not requeue it" in told[4]
-    assert told[5].endswith("the guard of a dispatcher that died took all our excludes off") and len(told) == 7
-    assert replay.dispatched(1, str(tmp_path), str(tmp_path / "log")) == []
-    assert replay.dispatched(12, str(tmp_path), "/nonexistent/log") == []
+    assert told[5].endswith("the guard of a dispatcher that died took all our excludes off")
+    assert told[6:] == [replay.UNVERIFIED]
+    assert replay.dispatched(1, witness(tmp_path)) == []
+    assert replay.dispatched(12, witness(tmp_path, "nolog")) == []
 
 
 @pytest.mark.parametrize(("age", "kept"), [(3600, True), (-3600, False)], ids=["since the snapshot", "before it"])
@@ -149,17 +155,17 @@ def test_decisions_of_earlier_days_are_found_where_logrotate_put_them(tmp_path, 
     """Each night begins a new file; what was written before the snapshot was made tells nothing of it."""
     found = mark.Mark(mode="avoid", seed=5, snapshot="20261129T203741Z-7da14dc5")
     line = {"by": "wrapper", "match": "name", "seed": 5, "snapshot": found.snapshot, "reason": "lemons"}
-    texts = [json.dumps(line), log.event("dispatch", "requeue", 12, excludes="gpu07")]
+    texts = [json.dumps(line, separators=(",", ":")), log.event("dispatch", "requeue", 12, excludes="gpu07")]
     packed, made = tmp_path / "log.2.gz", replay.made_at(found.snapshot)
     packed.write_bytes(gzip.compress("".join(f"Nov 29 18:01:00 ctl workhorse[7]: {text}\n" for text in texts).encode()))
     os.utime(packed, (made + age, made + age))
     (tmp_path / "log").write_text("today\n")
-    told = replay.words(found, str(tmp_path), str(tmp_path / "log"))
+    told = replay.words(found, witness(tmp_path))
     assert told[0].startswith(
         "decided by the sbatch wrapper; it is ours as its name fits" if kept else "no line of this decision"
     )
-    assert len(replay.dispatched(12, str(tmp_path), str(tmp_path / "log"), made)) == kept
-    assert replay.dispatched(12, str(tmp_path), str(tmp_path / "log")) == []  # of no snapshot: nothing to look for
+    assert len(replay.dispatched(12, witness(tmp_path), made)) == 2 * kept
+    assert replay.dispatched(12, witness(tmp_path)) == []  # of no snapshot: nothing to look for
 
 
 @pytest.mark.parametrize(("text", "when"), [("20261129T203741Z-7da14dc5", 1_795_984_661.0), ("", math.inf), ("9" * 40, math.inf)])
@@ -172,3 +178,93 @@ def test_when_a_snapshot_was_made(text, when):
 )
 def test_the_cost_rank_in_words(rank, word):
     assert word in replay.rank_words(rank)
+
+
+MADE = {"by": "wrapper", "uid": 1000, "job": 12, "why": "steer", "seed": 5, "snapshot": "s", "pool": "gpu01", "count": 1}
+WORDS = ["gpu[01-16]", "n" + "[0]" * 300, "x[0-65535]", "dispatch", "guard", "steer", "widen", "{pool}", "{", "1e400", "inf"]
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(sorted(log.FIELDS)), ODD, max_size=8), st.text(max_size=30))
+def test_no_line_that_anybody_writes_ends_explain(tmp_path_factory, odd, tail):
+    """Fields of any kind and any value, in lines about this very job."""
+    made = case(four(), seed=5)
+    folder = tmp_path_factory.mktemp("explain")
+    (folder / "snapshots").mkdir()
+    snapshot.write_json(str(folder / "snapshots"), "s.json", snapshot.scores_to_json(made.scores))
+    fields = {**MADE, **odd}
+    texts = [json.dumps(fields), json.dumps(fields) + tail, json.dumps({**fields, "by": "dispatch", "job": 12, "seed": 5})]
+    (folder / "log").write_text(
+        "".join(f"2026-11-29T18:00:00+00:00 h workhorse[7]: {text}\n" for text in texts), errors="replace"
+    )
+    said = [
+        *replay.words(mark.Mark(mode="steer", seed=5, snapshot="s"), witness(folder)),
+        *replay.dispatched(12, witness(folder), 0.0),
+    ]
+    assert all(isinstance(line, str) for line in said)
+    assert not said or replay.UNVERIFIED in said or "no line" in said[0]
+
+
+MONSTERS = [
+    {"free": {"1": "x[0-65535]"}}, {"free": {str(i): f"g{i}[0-999]" for i in range(200)}}, {"count": 10**17},
+    {"total": -1}, {"free": {"1e300": "gpu01"}}, {"rank": 1e9}, {"free": {"1": "gpu01", "nan": "gpu02"}},
+    {"free": {"1": "g" + "[0]" * 300 + "[0-65535]"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", MONSTERS, ids=range(len(MONSTERS)))
+def test_a_crafted_line_is_no_work(fields):
+    with pytest.raises(InputError):
+        replay.redraw({**MADE, "free": {"1": "gpu[01-16]"}, **fields}, case(four()).scores)
+
+
+@pytest.mark.parametrize(("text", "none"), [
+    ("[" * 100_000, True), ('{"a":' * 50_000, True), ('{"by":"wrapper"}', False), ('{"by":"wrapper","argv":1}', False),
+    ('{"by":1}', True), ('{"seed":"5"}', True), ('{"seed":NaN}', True), ('{"seed":1e400}', True), ('{"applied":1}', True),
+    ('{"free":{"1":2}}', True), ('{"by":"' + "w" * 9000 + '"}', True), ("7", True), ("", True),
+])  # fmt: skip
+def test_fields_are_of_the_kind_that_ours_are_of(text, none):
+    assert (logfiles.parse(text) is None) is none
+
+
+SERVICE = (0, 990)
+
+
+@pytest.mark.parametrize(("by", "uid", "believed"), [
+    ("wrapper", 1000, True), ("cli_filter", 1000, True), ("wrapper", 1001, False), ("wrapper", 0, True),
+    ("dispatch", 1000, False), ("dispatch", 990, True), ("guard", 1000, False), ("job_submit", 1000, False),
+    ("wrapper", None, True), ("dispatch", None, True),
+])  # fmt: skip
+def test_whose_lines_count(by, uid, believed):
+    """The journal knows who wrote a line: a submission's counts of the job's owner, the others of root and the service user."""
+    entry = logfiles.Entry({"by": by, "uid": 1000}, 0.0, uid)
+    assert logfiles.believed(entry, 1000, SERVICE) is believed
+    assert logfiles.believed(entry, None, SERVICE) is believed
+
+
+def test_the_journal_is_believed_by_who_wrote(tmp_path, monkeypatch):
+    """journalctl's output; another user's line about the job tells nothing, and what is told needs no caution."""
+    found = mark.Mark(mode="avoid", seed=5, snapshot="20261129T203741Z-7da14dc5")
+    line = {"by": "wrapper", "uid": 1000, "match": "name", "seed": 5, "snapshot": found.snapshot, "reason": "lemons"}
+    rows = [
+        ({**line, "reason": "forged"}, "1001"), (line, "1000"), ({**line, "reason": "forged"}, "77"), ({"x": 1}, "0"),
+        ({"by": "dispatch", "job": 12, "action": "requeue", "excludes": "gpu01"}, "1000"),
+        ({"by": "dispatch", "job": 12, "action": "requeue", "excludes": "gpu07"}, "990"),
+    ]  # fmt: skip
+    text = "".join(
+        json.dumps(
+            {"MESSAGE": json.dumps(fields, separators=(",", ":")), "_UID": uid, "__REALTIME_TIMESTAMP": "1796000000000000"}
+        )
+        + "\n"
+        for fields, uid in rows
+    )
+    (tmp_path / "journalctl").write_text(f"#!/bin/sh\ncat <<'TXT'\n{text}[\n" + "{}\nTXT\n")
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    there = witness(tmp_path, "nolog", owner=1000, service=SERVICE, journal=True)
+    assert replay.words(found, there) == ["decided by the sbatch wrapper; it is ours as its name fits [match] name; lemons"]
+    (told,) = replay.dispatched(12, there, 0.0)
+    assert told.endswith("requeued it under its number, as it died of its node: without gpu07")
