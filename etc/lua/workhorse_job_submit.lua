@@ -6,6 +6,7 @@ local LOCAL = "/etc/workhorse" -- where `workhorse disable` writes its file
 local MAX_TABLE = 1048576
 local MAX_NODES = 65536 -- of a partition
 local MAX_OWN, MAX_OWN_NAMES = 8192, 2000 -- characters and names of a user's own excludes: with more the job is left alone
+local MAX_DIGITS = 15 -- of a node's number: above 2^53 adding one changes nothing, and a loop over such numbers never ends
 local MAX_NAME = 1024 -- of a job's name, as Slurm has it
 local MAX_SCRIPT = 65536
 local UNSET = 4294967294 -- and above: what Slurm shows for a number that isn't set
@@ -75,7 +76,7 @@ local function add_ranges(found, most, head, ranges, tail)
         local low, high = part:match("^(%d+)-(%d+)$")
         low = low or part:match("^%d+$")
         local first, last = tonumber(low), tonumber(high or low)
-        if not first or #part > 31 or last - first + found.count >= most then return nil end
+        if not first or #low > MAX_DIGITS or #(high or "") > MAX_DIGITS or last - first + found.count >= most then return nil end
         local form = head:gsub("%%", "%%%%") .. "%0" .. #low .. "d" .. tail:gsub("%%", "%%%%")
         for i = first, last do found.set[form:format(i)] = true end
         found.count = found.count + math.max(0, last - first + 1)

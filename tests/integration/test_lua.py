@@ -416,6 +416,23 @@ def test_no_field_of_a_job_takes_job_submit_more_than_its_length(controller, fie
     assert long < 32 * max(short, 1e-4) and long < 0.05, loaded
 
 
+@pytest.mark.parametrize(
+    "numbers", ["9007199254740992", "9" * 16, "1" + "0" * 19, "9007199254740991-9007199254740993", "9" * 400]
+)
+def test_numbers_too_large_to_count_on_from_end_at_once(controller, numbers):
+    """Lua's numbers are doubles: from 2^53 on, one more is the same, and a loop up to it never ends."""
+    sandbox, real, table = controller
+    table.write_text(table_text(sandbox, ("gpu03",)))
+    got = lua.run(f"""
+        local M = dofile("{real}")
+        local job = {{ min_nodes = 2, partition = "llm", exc_nodes = "gpu[{numbers}]" }}
+        debug.sethook(function() error("over a million steps") end, "", 1000000)
+        M.submit(job, {{ llm = {{ nodes = "gpu[01-08]", flag_default = 1 }} }})
+        return job.exc_nodes
+    """)
+    assert got == f"gpu[{numbers}]"  # not one that can be read: left alone
+
+
 @pytest.mark.parametrize(("pattern", "text", "matches"), [
     ("train*", "train-7", True), ("train*", "train", True), ("train*", "strain", False), ("*", "", True), ("?", "", False),
     ("a?c", "abc", True), ("a?c", "ac", False), ("*-big", "llm-big", True), ("*-big", "llm-big2", False), ("a*b*c", "aXbYbc", True),
