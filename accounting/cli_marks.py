@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurm_hook.errors import UsageError
+from slurm_hook import hostlist
+from slurm_hook.errors import HostlistError, UsageError
 from slurm_hook.terminal import count, json_option, one_line, tell
 
 from . import collect as collecting
 from . import convert, dump, events, progress, times
 from .cli import database_path, see_rejects
 from .records import Reject
-from .store import Store, connect, connect_to_read, expand_nodes, loaded_text, stored_text, the_cluster, transaction
+from .store import Store, connect, connect_to_read, loaded_text, stored_text, the_cluster, transaction
 
 FARTHEST = 366 * times.DAY  # s; a mark may name planned work
 LONGEST_NOTE = 1000
@@ -106,8 +107,8 @@ def _nodes_of(store: Store, node: str | None, name: str | None) -> tuple[str, ..
         said = "" if name is None else f" {name!r} is no mark of a node;"
         raise UsageError(f"mark what?{said} NODE {'|'.join(NODE_MARKS)}, or --job ID wrong")
     try:
-        names = expand_nodes(node)
-    except ValueError as err:
+        names = tuple(dict.fromkeys(hostlist.expand(node)))
+    except HostlistError as err:
         raise UsageError(str(err)) from None
     known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
     for one in names:

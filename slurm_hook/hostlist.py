@@ -18,7 +18,7 @@ MAX_BRACKETS = 8  # in one name; Slurm itself takes no more than five dimensions
 
 
 def split(text: str) -> list[str]:
-    """Items of a list, split at commas outside brackets: `a,b[1,3]` gives `a` and `b[1,3]`."""
+    """Items of a list, split as Slurm does at commas and blanks outside brackets: `a,b[1,3] c` gives `a`, `b[1,3]` and `c`."""
     items: list[str] = []
     open_item: list[str] = []  # parts of an item between whose brackets commas stand
     depth = 0
@@ -26,13 +26,26 @@ def split(text: str) -> list[str]:
         open_item.append(part)
         depth += part.count("[") - part.count("]")
         if depth <= 0:
-            items.append(",".join(open_item).strip())
+            items += _at_blanks(",".join(open_item))
             open_item = []
             if depth < 0:
                 raise HostlistError(f"node list {text[:80]!r}: brackets don't match; write it as host[1-3,7]")
     if open_item:
         raise HostlistError(f"node list {text[:80]!r}: a bracket is not closed; write it as host[1-3,7]")
-    return [item for item in items if item]
+    return items
+
+
+def _at_blanks(item: str) -> list[str]:
+    """The parts of an item between blanks outside its brackets; one with text between two brackets is left as it is."""
+    if "[" not in item:
+        return item.split()
+    head, bracket, rest = item.partition("[")
+    middle, closed, tail = rest.rpartition("]")
+    if "[" in middle or not closed:
+        return [item.strip()]
+    *before, start = head.split() if head.strip() and not head[-1].isspace() else [*head.split(), ""]
+    end, *after = tail.split() if tail.strip() and not tail[0].isspace() else ["", *tail.split()]
+    return [*before, f"{start}[{middle}]{end}", *after]
 
 
 def expand(text: str, most: int = MAX_HOSTS) -> list[str]:

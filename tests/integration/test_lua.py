@@ -459,6 +459,7 @@ def test_nobody_waits_for_a_hostile_submission(controller):
         words = ["sbatch", "-N2", "-H", "--exclude=" + "x" * 20_000, "--wrap=true"]
         sandbox.run(words, user="carol", check=False)
 
+    hostile()  # alone first: as that user's home is made
     callers = [threading.Thread(target=hostile) for _ in range(4)]
     for caller in callers:
         caller.start()

@@ -150,7 +150,7 @@ def run(*args):
 
 def test_marks_of_several_nodes_are_listed_and_taken_off(db):
     put(stores(db), row(20, NodeList="n2"))
-    assert run("mark", "n[1-2]", "bad", "--at", "2026-01-01", "--note", "PSU\n\x1b[2J", "--db", db).exit_code == 0
+    assert run("mark", "n1\n n2\n", "bad", "--at", "2026-01-01", "--note", "PSU\n\x1b[2J", "--db", db).exit_code == 0
     assert run("mark", "n1", "bad", "--at", "2026-01-03", "--db", db).exit_code == 0
     assert run("mark", "--job", "14_3", "wrong", "--db", db).exit_code == 0
     told = run("mark", "--list", "--db", db).output.splitlines()
