@@ -39,7 +39,7 @@ def _at_blanks(item: str) -> list[str]:
     """The parts of an item between blanks outside its brackets; one with text between two brackets is left as it is."""
     if "[" not in item:
         return item.split()
-    head, bracket, rest = item.partition("[")
+    head, _, rest = item.partition("[")
     middle, closed, tail = rest.rpartition("]")
     if "[" in middle or not closed:
         return [item.strip()]

@@ -294,11 +294,12 @@ def _switches(text: str) -> int:
 
 
 def _names(text: str) -> tuple[str, ...]:
+    """A list of nodes as Slurm reads it: blanks and tabs part names as commas do, but a line break, or a blank between brackets,
+    is part of a name that it refuses."""
     if not text:
         return ()
     try:
-        # Slurm takes a blank between brackets for a part of a name, and refuses the job
-        if any(len(item.split()) > 1 for item in hostlist.split(text)):
+        if {*text} & {*"\n\r\v\f"} or any(len(item.split()) > 1 for item in hostlist.split(text)):
             raise RequestError(f"exclude {text[:60]!r}: a blank within a name")
         return tuple(hostlist.expand(text))
     except HostlistError as err:

@@ -166,7 +166,7 @@ def test_marks_of_several_nodes_are_listed_and_taken_off(db):
     assert [line[:11] for line in run("mark", "--list", "--db", db).output.splitlines()] == ["node n1 bad", "node n2 bad"]
     for words, said in (
         (("n[1-2]", "repaired", "--undo"), "node 'n1' has no mark repaired"), (("n[1-99]", "bad"), "'n3' is not in the history"),
-        (("--job", "14_3", "wrong", "--undo"), "job '14_3' has no mark wrong"), (("n[1", "bad"), "brackets don't match"),
+        (("--job", "14_3", "wrong", "--undo"), "job '14_3' has no mark wrong"), (("n[1", "bad"), "a bracket is not closed"),
         (("n1", "broken"), "'broken' is no mark of a node"), (("n1", "--list"), "--list: shows all marks"),
     ):  # fmt: skip
         done = run("mark", *words, "--db", db)

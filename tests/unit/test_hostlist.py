@@ -72,7 +72,8 @@ def test_any_text_expands_or_says_why(text):
 
 
 @pytest.mark.parametrize(("text", "items"), [
-    ("a,b[1,3]c[2-3],d", ["a", "b[1,3]c[2-3]", "d"]), ("a\nb[1,3]\nc", ["a", "b[1,3]", "c"]), (" a \t, b[1, 2] c", ["a", "b[1, 2]", "c"]),
+    ("a,b[1,3]c[2-3],d", ["a", "b[1,3]c[2-3]", "d"]), ("a\nb[1,3]\nc", ["a", "b[1,3]", "c"]),
+    (" a \t, b[1, 2] c", ["a", "b[1, 2]", "c"]),
     ("a b[1-2]c d e", ["a", "b[1-2]c", "d", "e"]), ("a, ,b", ["a", "b"]), ("\n", []),
 ])  # fmt: skip
 def test_split_at_commas_and_blanks_outside_brackets(text, items):

@@ -84,14 +84,18 @@ def test_gres_that_placement_does_not_know_is_refused(text):
         request.parse_gres(text)
 
 
-@pytest.mark.parametrize("text", ["gpu[01, 02]", "gpu[ 01]", "gpu01 gpu02", "gpu[01-", "gpu]01[", "gpu[0-65536]", "gpu01,gpu[02"])
+@pytest.mark.parametrize(
+    "text", ["gpu[01, 02]", "gpu[ 01]", "gpu01\ngpu02", "gpu01\n", "gpu[01-", "gpu]01[", "gpu[0-65536]", "gpu01,gpu[02"]
+)
 def test_excludes_that_slurm_reads_otherwise_are_refused(text):
     """Written anew they would make a job of what sbatch refuses."""
     with pytest.raises(RequestError, match="exclude"):
         request.request_from({"exclude": text})
 
 
-@pytest.mark.parametrize("text", ["gpu01,,gpu[02-03],", "gpu[01-02], gpu03", " gpu[1-3]"])
+@pytest.mark.parametrize(
+    "text", ["gpu01,,gpu[02-03],", "gpu[01-02], gpu03", " gpu[1-3]", "gpu01 gpu02\tgpu03 ", "gpu[01-02] , gpu03"]
+)
 def test_other_spellings_of_excludes(text):
     assert len(request.request_from({"exclude": text}).exclude) == 3
 
