@@ -25,9 +25,13 @@ local function hints()
     return found.end_ or found["end"] and found or { min_nodes = "1", min_gpus = "1", directives = "1" }
 end
 
--- A string option in Slurm's JSON: quotes inside values are escaped there, so this can't match within one.
-local function value(json, key)
-    return json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"(.-[^\\])"') or json:match('[{,]"' .. key:gsub("%-", "%%-") .. '":"([^\\"])"')
+-- An option's text as sbatch understood it, nil where it isn't set. Slurm's JSON of all of them is asked for only where the call
+-- can be ours: making it takes longer than all the rest here.
+local UNSET = { [""] = true, unset = true, ["invalid-context"] = true, ["1-0"] = true } -- the last: nodes, where none are asked for
+local function value(options, key)
+    local text = options[key]
+    if type(text) ~= "string" or UNSET[text] then return nil end
+    return text
 end
 
 -- Does the text match a pattern of `*` and `?`? One look back at most, to the last star: Lua's own patterns would try them all.
@@ -49,18 +53,21 @@ local function globbed(pattern, text)
     return pattern:find("^%**$", p) ~= nil
 end
 
-local function can_be_ours(json, known)
+local function can_be_ours(options, known)
     local least = tonumber(known.min_nodes) or 1
     if least == 1 then return true end
-    local nodes = value(json, "nodes")
+    local nodes = value(options, "nodes")
     if nodes and not (tonumber(nodes) and tonumber(nodes) < least) then return true end
-    local tasks = value(json, "ntasks")
+    local tasks = value(options, "ntasks")
     if not nodes and tasks and tasks ~= "1" then return true end
-    if (value(json, "gpus") or "1") ~= "1" then return true end
-    if known.min_gpus ~= "0" and (value(json, "gres") or value(json, "gpus-per-node") or value(json, "gpus-per-task")) then return true end
-    local comment, name = value(json, "comment") or "", value(json, "job-name") or "*"
+    if (value(options, "gpus") or "1") ~= "1" then return true end
+    if known.min_gpus ~= "0" and (value(options, "gres") or value(options, "gpus-per-node") or value(options, "gpus-per-task")) then
+        return true
+    end
+    local comment = value(options, "comment") or ""
     if comment:sub(1, 3) == "wh=" then return true end
     if known.comment_prefix and comment:sub(1, #known.comment_prefix) == known.comment_prefix then return true end
+    local name = value(options, "job-name") or "*"
     return known.name ~= nil and (name == "*" or known.name:find("[", 1, true) ~= nil or globbed(known.name, name))
 end
 
@@ -73,20 +80,22 @@ local function open_script(path)
 end
 
 -- A #WORKHORSE line in the head of the script, where the call names one.
-local function has_directive(json)
-    local script = json:match('"argv":%["(.-[^\\])"')
-    script = script and script:gsub("\\/", "/")
-    local file = script and not script:find("^/dev/") and not script:find("^/proc/") and not script:find("\\") and open_script(script)
+local function has_directive(options)
+    local script = type(options.argv) == "table" and options.argv[1]
+    local file = script and not script:find("^/dev/") and not script:find("^/proc/") and open_script(script)
     if not file then return false end
     local head = file:read(16384) or ""
     file:close()
     return head:sub(1, 2) == "#!" and head:find("\n#WORKHORSE", 1, true) ~= nil
 end
 
-local function left_alone(options, json)
+local function left_alone(options)
     if os.getenv("WORKHORSE_MODE") == "off" then return true end
-    if value(json, "test-only") or value(json, "jobid") or value(json, "nodelist") or value(json, "clusters") then return true end
-    if (value(json, "comment") or ""):find("^wh=1;.*m=") or (value(json, "comment") or ""):find("^wh=1;m=") then return true end
+    if value(options, "test-only") or value(options, "jobid") or value(options, "nodelist") or value(options, "clusters") then
+        return true
+    end
+    local comment = value(options, "comment") or ""
+    if comment:find("^wh=1;.*m=") then return true end
     local file, _, code = io.open(LOCAL .. "/disable")
     if file then file:close() end
     return file ~= nil or code ~= 2 -- there, though it can't be read
@@ -126,11 +135,12 @@ local function give_up(answer)
 end
 
 function M.pre_submit(options, offset)
-    local json = slurm.json_cli_options(options)
-    if not json or #json > MAX_REQUEST or left_alone(options, json) or heterogeneous(offset or 0) then return end
+    if left_alone(options) then return end
     local known = hints()
     if known.mode == "off" then return end
-    if not can_be_ours(json, known) and not (known.directives == "1" and has_directive(json)) then return end
+    if not can_be_ours(options, known) and not (known.directives == "1" and has_directive(options)) then return end
+    local json = slurm.json_cli_options(options)
+    if not json or #json > MAX_REQUEST or heterogeneous(offset or 0) then return end
     local answer = ask(json, options.type == "sbatch" and "sbatch" or "other")
     if not answer:find("\nend\n", 1, true) then return give_up(answer) end
     local set = {}
