@@ -104,12 +104,19 @@ class Wrapped:
             hints.write(str(self.local), known)
         return scores
 
+    def write_filter(self, folder: Path, **values: str | Path) -> Path:
+        """What our cli_filter.lua loads, set as the install sets it; values: others of its settings."""
+        ask = folder / "workhorse_cli_filter_ask.lua"
+        ask.write_text(lua_text(ask.name, **{"PYTHON": PYTHON, "LIB": self.lib, "PUBLISH": self.public, **values}))
+        real = folder / "workhorse_cli_filter.lua"
+        real.write_text(lua_text(real.name, ASK=ask, LOCAL=self.local))
+        return real
+
     def cli_filter(self, loader: str | None = None) -> dict[str, str]:
         """The environment of clients that load our cli_filter (`loader` is its text; the real file lies in `root`)."""
         real = self.root / "workhorse_cli_filter.lua"
         if not real.exists():
-            values = {"PYTHON": PYTHON, "LIB": self.lib, "PUBLISH": self.public, "LOCAL": self.local, "WAIT": str(self.wait)}
-            real.write_text(lua_text(real.name, **values))
+            self.write_filter(self.root, WAIT=str(self.wait))
         text = loader if loader is not None else lua_text("cli_filter.lua", REAL=real)
         return self.sandbox.variant("CliFilterPlugins=cli_filter/lua", files={"cli_filter.lua": text})
 

@@ -1,15 +1,8 @@
--- What cli_filter.lua loads. Everything here runs inside pcall: an error leaves the submission as it was.
---
--- Lua sees in-process whether a call can be ours; only then one constant command is run (io.popen is a shell, so the
--- request goes there as hexadecimal digits and nothing else), bounded by `timeout`. Options are set when all is known.
+-- What cli_filter.lua loads, at each sbatch, salloc and srun: a short look with what Lua sees in-process, and only where the call
+-- can be ours the file that asks. Everything here runs inside pcall: an error leaves the submission as it was.
 
-local PYTHON = "/usr/bin/python3"
-local LIB = "/opt/workhorse/current/lib"
-local PUBLISH = "/var/lib/workhorse/public"
+local ASK = "/opt/workhorse/lua/workhorse_cli_filter_ask.lua"
 local LOCAL = "/etc/workhorse"
-local SERVICE_UID = ""
-local WAIT = "1"
-local MAX_REQUEST = 65536 -- bytes; a longer one is left alone
 
 local M = {}
 
@@ -101,54 +94,11 @@ local function left_alone(options)
     return file ~= nil or code ~= 2 -- there, though it can't be read
 end
 
--- Components see one another in the command line only.
-local function heterogeneous(offset)
-    if offset > 0 then return true end
-    local file = io.open("/proc/self/cmdline")
-    local words = file and file:read("*a") or ""
-    if file then file:close() end
-    return words:find("%z:%z") ~= nil
-end
-
-local function hex(text)
-    return (text:gsub(".", function(c) return string.format("%02x", c:byte()) end))
-end
-
--- The child's end isn't waited for, only its words: in a file system that doesn't answer it can't even be killed.
-local function ask(json, client)
-    local command = "exec 2>/dev/null; { '" .. PYTHON .. "' -I -S -c '"
-        .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.clifilter import main; main(sys.argv[2:])' '"
-        .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. client .. ' "$PPID" ' .. hex(json)
-        .. " 2>/dev/null </dev/null & echo child $!; } | timeout -s KILL " .. WAIT .. " cat"
-    local pipe = io.popen(command)
-    local answer = "\n" .. (pipe:read("*a") or "")
-    pipe:close()
-    return answer
-end
-
--- No answer: the child is ended, and syslog told, where the calls are counted that we failed. Nobody waits for it.
-local function give_up(answer)
-    local child = answer:match("\nchild (%d+)\n")
-    os.execute("{ " .. (child and "kill -s KILL " .. child .. "; " or "")
-        .. "timeout -s KILL 1 logger -t workhorse -p user.info '{\"by\":\"cli_filter\",\"action\":\"fail_open\","
-        .. "\"reason\":\"no answer\"}' & } </dev/null >/dev/null 2>&1")
-end
-
 function M.pre_submit(options, offset)
     if left_alone(options) then return end
     local known = hints()
     if known.mode == "off" then return end
-    if not can_be_ours(options, known) and not (known.directives == "1" and has_directive(options)) then return end
-    local json = slurm.json_cli_options(options)
-    if not json or #json > MAX_REQUEST or heterogeneous(offset or 0) then return end
-    local answer = ask(json, options.type == "sbatch" and "sbatch" or "other")
-    if not answer:find("\nend\n", 1, true) then return give_up(answer) end
-    local set = {}
-    for key, text in answer:gmatch("\n%+(%l+)=([^\n]+)") do set[key] = text end
-    for _, key in ipairs({ "exclude", "nodes", "comment" }) do
-        if set[key] then options[key] = set[key] end
-    end
-    for note in answer:gmatch("\n#([^\n]+)") do io.stderr:write("workhorse: ", note, "\n") end
+    if can_be_ours(options, known) or known.directives == "1" and has_directive(options) then dofile(ASK)(options, offset or 0) end
 end
 
 return M

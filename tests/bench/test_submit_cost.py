@@ -119,7 +119,7 @@ def test_cost_of_the_cli_filter(caller: Caller, wrapped: Wrapped) -> None:
         "sbatch, our cli_filter, steered": lambda: caller.submit(REAL, "--hold", caller.large, env=ours),
     })  # fmt: skip
     times = table("cli_filter", found, "sbatch, empty cli_filter")
-    assert times["sbatch, our cli_filter, not ours"] <= 1.1
+    assert times["sbatch, our cli_filter, not ours"] <= 1.05
 
 
 def test_rpcs_counted_by_slurmctld(sandbox: Sandbox, caller: Caller, wrapped: Wrapped) -> None:

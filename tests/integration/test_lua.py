@@ -197,9 +197,9 @@ def test_a_decision_that_hangs_or_dies_costs_its_second_and_is_counted(sandbox, 
     python = wrapped.root / "broken-python"
     python.write_text(f"#!/bin/sh\n{text}\n")
     python.chmod(0o755)
-    values = {"PYTHON": python, "LIB": wrapped.lib, "PUBLISH": wrapped.public, "LOCAL": wrapped.local}
-    real = wrapped.root / "broken-python.lua"
-    real.write_text(lua_text("workhorse_cli_filter.lua", **values))
+    folder = wrapped.root / "broken"
+    folder.mkdir(exist_ok=True)
+    real = wrapped.write_filter(folder, PYTHON=python)
     env = wrapped.cli_filter(lua_text("cli_filter.lua", REAL=real))
     started = time.monotonic()
     assert not names(submit({**env, **path}, "-N4"))
