@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import gamma as gamma_distribution
+from scipy.special import gammaincc, gammaincinv
 
 from . import exposure as exposures
 from . import failures as failing
@@ -57,11 +57,11 @@ class Attribution:
 
     def hazard_quantile(self, p: float) -> FloatArray:
         """Quantile of each node's hazard."""
-        return gamma_distribution.ppf(p, self.solution.shape, scale=1.0 / self.solution.rate)
+        return gammaincinv(self.solution.shape, p) / self.solution.rate
 
     def probability_above(self, hazard: float) -> FloatArray:
         """P(λ_i > hazard) for each node."""
-        return gamma_distribution.sf(hazard, self.solution.shape, scale=1.0 / self.solution.rate)
+        return gammaincc(self.solution.shape, hazard * self.solution.rate)
 
 
 def attribute(

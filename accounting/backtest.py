@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from slurm_hook.errors import InputError
 
@@ -238,8 +238,8 @@ def _calibration(hazard: FloatArray, failures: FloatArray, hours: FloatArray) ->
     rows = []
     for part in np.array_split(np.argsort(hazard, kind="stable"), 3):
         seen = int(failures[part].sum())
-        low = chi2.ppf(0.025, 2 * seen) / 2 if seen else 0.0
-        rows.append((len(part), float((hazard * hours)[part].sum()), seen, float(low), float(chi2.ppf(0.975, 2 * seen + 2) / 2)))
+        low = gammaincinv(seen, 0.025) if seen else 0.0
+        rows.append((len(part), float((hazard * hours)[part].sum()), seen, float(low), float(gammaincinv(seen + 1, 0.975))))
     return tuple(rows)
 
 

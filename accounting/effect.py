@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from .columns import FloatArray
 
@@ -70,7 +70,7 @@ def _known(values: FloatArray) -> FloatArray:
 
 
 def _wilson(p: float, n: int) -> tuple[float, float]:
-    z = float(norm.ppf(0.5 + LEVEL / 2))
+    z = float(ndtri(0.5 + LEVEL / 2))
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return float(centre - half), float(centre + half)

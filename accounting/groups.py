@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import gamma
+from scipy.special import gammaincc
 
 from slurm_hook.errors import ConfigError
 from slurm_hook.terminal import count
@@ -69,4 +69,4 @@ def _worse(scored: Attribution, group: Any, names: list[str], what: str) -> list
 
 def _above(failures: float, hours: float, hazard: float) -> float:
     """P(the group's hazard is above `hazard`), from its failures and hours alone (Jeffreys prior)."""
-    return float(gamma.sf(hazard, failures + 0.5, scale=1.0 / max(hours, 1e-9)))
+    return float(gammaincc(failures + 0.5, hazard * max(hours, 1e-9)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from slurm_hook.terminal import count
 
@@ -56,7 +56,7 @@ def outliers(history: History, scored: Attribution, known: frozenset[str] = froz
     hours = _late_hours(history)
     usual = hours * (found.sum() / max(hours.sum(), 1e-9))
     users, most = _by_user(node, user, n)
-    chance = poisson.sf(found - most - 1, usual)
+    chance = np.where(found > most, pdtrc(np.maximum(found - most - 1, 0), usual), 1.0)
     stands_out = (found - most >= TIMES * usual) & (users >= USERS) & (chance < CHANCE / max(n, 1)) & (hours > 0)
     stands_out &= ~marked_now(history.events, MARKED_IGNORE, n, history.as_of) & history.nodes.here
     told = []
