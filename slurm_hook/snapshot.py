@@ -121,12 +121,25 @@ def _age(created: float, now: float) -> float:
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:
-    """The JSON object of scores.json. Fields at their defaults are left out: 5,000 nodes stay small. Nodes come last, so
-    that the rest can be had without them."""
+    """The JSON object of scores.json. Nodes come last, so that the rest can be had without them, and as columns: parsing
+    thousands of objects would take each submission longer than its decision.
+
+    A column is a list over the nodes; words and lists of words are {"of": those there are, "at": for each node which one};
+    a field that is at its default everywhere is left out.
+    """
     data = scores._asdict()
     data["settings"] = dict(scores.settings)
-    data["nodes"] = {name: _sparse(node) for name, node in sorted(data.pop("nodes").items())}
-    return {"format": FORMAT, **data}
+    nodes = [node for _, node in sorted(data.pop("nodes").items())]
+    columns = {field: [getattr(node, field) for node in nodes] for field in NodeScore._fields}
+    told = {field: _packed(values) for field, values in columns.items() if field == "name" or {*values} - {_DEFAULTS[field]}}
+    return {"format": FORMAT, **data, "nodes": told}
+
+
+def _packed(values: list[Any]) -> Any:
+    if not values or not isinstance(values[0], (str, tuple)) or len({*values}) > len(values) // 2:
+        return values
+    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return {"of": list(place), "at": [place[value] for value in values]}
 
 
 def scores_from_json(data: Any, source: str = SCORES_NAME) -> Scores:
@@ -137,7 +150,7 @@ def scores_from_json(data: Any, source: str = SCORES_NAME) -> Scores:
 def _nodes(data: Any, source: str) -> dict[str, NodeScore]:
     try:
         return _made(data["nodes"])
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
         raise _damaged(source, err) from err
 
 
@@ -326,56 +339,42 @@ _DEFAULTS = NodeScore("")._asdict()
 _KINDS = {k: type(v) if isinstance(v, (bool, str, tuple)) else float for k, v in _DEFAULTS.items() if k != "name"}
 
 
-def _sparse(node: NodeScore) -> dict[str, Any]:
-    return {k: v for k, v in node._asdict().items() if k != "name" and v != _DEFAULTS[k]}
+def _made(columns: Mapping[str, Any]) -> dict[str, NodeScore]:
+    """The nodes from their published columns. Raises TypeError, ValueError or KeyError for what isn't sound."""
+    names = columns["name"]
+    if type(names) is not list or not _is_sound(str, names) or len({*names}) != len(names):
+        raise TypeError("the nodes' names")
+    ordered = [_column(key, kind, columns.get(key), len(names)) for key, kind in _KINDS.items()]
+    return dict(zip(names, [tuple.__new__(NodeScore, row) for row in zip(names, *ordered)]))
 
 
-def _made(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, NodeScore]:
-    """The nodes from their published fields, checked column by column where many have the same ones: thousands are read
-    while a submission waits. Raises TypeError."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for name, fields in nodes.items():
-        alike.setdefault(tuple(fields), []).append(name)
-    found: dict[str, NodeScore] = {}
-    for keys, names in alike.items():
-        columns = dict(zip(keys, zip(*[nodes[name].values() for name in names])))
-        if all(_is_sound(_KINDS[key], column) for key, column in columns.items() if key in _KINDS):
-            ordered = [_column(kind, columns.get(key), _DEFAULTS[key]) for key, kind in _KINDS.items()]
-            found.update(zip(names, [tuple.__new__(NodeScore, row) for row in zip(names, *ordered)]))
-        else:
-            found.update((name, _node(name, nodes[name])) for name in names)
-    return {name: found[name] for name in nodes}
+def _column(key: str, kind: type, told: Any, count: int) -> Iterable[Any]:
+    if told is None:
+        return repeat(_DEFAULTS[key], count)
+    if type(told) is dict:
+        values, at = _checked(key, kind, told["of"]), told["at"]
+        if len(at) != count or not {*map(type, at)} <= {int} or min(at, default=0) < 0:
+            raise TypeError(f"{key} isn't told of each node")
+        return [values[i] for i in at]
+    if len(told) != count:
+        raise TypeError(f"{key} isn't told of each node")
+    return _checked(key, kind, told)
+
+
+def _checked(key: str, kind: type, values: Any) -> list[Any]:
+    if type(values) is not list or not _is_sound(kind, values):
+        raise TypeError(f"{key} holds what it can't be")
+    return list(map(tuple, values)) if kind is tuple else values
 
 
 def _is_sound(kind: type, column: Sequence[Any]) -> bool:
     types = set(map(type, column))
+    if kind is tuple:
+        return types <= {list} and all(type(word) is str for words in column for word in words)
     if kind is not float:
-        return types <= {list if kind is tuple else kind}
+        return types <= {kind}
+    # an endless number, or one that can't be ordered, must not reach the draw
     numbers = [value for value in column if value is not None]
     if not types <= {float, int, type(None)} or not numbers:
         return not numbers
     return min(numbers) > -1e300 and max(numbers) < 1e300 and not any(map(isnan, numbers))
-
-
-def _column(kind: type, column: Sequence[Any] | None, default: Any) -> Iterable[Any]:
-    if column is None:
-        return repeat(default)
-    return map(tuple, column) if kind is tuple else column
-
-
-def _node(name: str, fields: Mapping[str, Any]) -> NodeScore:
-    known: dict[str, Any] = {}
-    for key, value in fields.items():
-        kind = _KINDS.get(key)
-        if kind is None:
-            continue  # a field of a newer version
-        if kind is float:
-            # NaN fails both comparisons: a score that can't be ordered must not reach the draw
-            if value is not None and not -1e300 < value < 1e300:
-                raise TypeError(f"{key} of node {name} is {value!r}")
-        elif type(value) is not kind:
-            if kind is not tuple or type(value) is not list:
-                raise TypeError(f"{key} of node {name} is {value!r}")
-            value = tuple(value)  # noqa: PLW2901
-        known[key] = value
-    return NodeScore(name, **known)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from .light import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def by_leaf(leaves: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
@@ -53,9 +55,10 @@ def choose_leaves(
     total = 0.0
     for left in range(count, 0, -1):
         rest = {leaf: weight for leaf, weight in sums.items() if leaf not in chosen}
-        open_leaves = [leaf for leaf in rest if enough(total + rest[leaf] + _best(rest, leaf, left - 1))]
+        best = _Best(rest.values(), left - 1)
+        open_leaves = {leaf for leaf, weight in rest.items() if enough(total + weight + best.beside(weight))}
         if left == 1 and len(open_leaves) == 1:
-            leaf = open_leaves[0]
+            (leaf,) = open_leaves
         else:
             positions = [i for i, leaf in enumerate(leaves) if leaf in open_leaves]
             leaf = leaves[positions[pick([probabilities[i] for i in positions])]]
@@ -64,6 +67,16 @@ def choose_leaves(
     return [i for i, leaf in enumerate(leaves) if leaf in chosen or not chosen]
 
 
-def _best(sums: Mapping[str, float], without: str, count: int) -> float:
-    """The largest weight that `count` other leaves can add."""
-    return sum(sorted((w for name, w in sums.items() if name != without), reverse=True)[:count])
+class _Best:
+    """The largest weight that `count` leaves can have together."""
+
+    def __init__(self, weights: Iterable[float], count: int) -> None:
+        self.ranked = sorted(weights, reverse=True)[: count + 1]
+        self.count = count
+        self.top = math.fsum(self.ranked[:count])
+
+    def beside(self, weight: float) -> float:
+        """Without one leaf of this weight."""
+        if self.count and weight >= self.ranked[self.count - 1]:
+            return math.fsum(self.ranked) - weight
+        return self.top

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hook import snapshot
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration
@@ -76,9 +77,10 @@ def test_from_install_to_uninstall(sandbox, hosts, shared):
     assert doctor(login)["scores"]["level"] in ("ok", "warning")
 
     # a bad node is published; a user's job on the login host avoids it, without knowing of us
-    published = json.loads((shared / "scores.json").read_text())
-    published["nodes"]["gpu03"].update(lemon=True, capability=0.01, relative=0.01)
-    (shared / "scores.json").write_text(json.dumps(published))
+    published = snapshot.scores_from_json(json.loads((shared / "scores.json").read_text()))
+    bad = published.nodes["gpu03"]._replace(lemon=True, capability=0.01, relative=0.01)
+    changed = published._replace(nodes={**published.nodes, "gpu03": bad})
+    (shared / "scores.json").write_text(json.dumps(snapshot.scores_to_json(changed)))
     as_user(login, "workhorse", "/opt/workhorse/bin/workhorse", "hints", "-o", "/var/lib/workhorse/hints")
     assert "mode avoid" in login.run(["cat", "/etc/workhorse/hints"]).stdout
     script = "sbatch --parsable --hold -N4 -o /dev/null --wrap 'sleep 1'"

@@ -71,7 +71,7 @@ def folder(path: Path) -> None:
 def hostile(path: Path) -> None:
     data = json.loads(path.read_text())
     data["id"] = "x\n+--wrap=id\nend\n"
-    data["nodes"] = {f"{name}\n+--evil": fields for name, fields in data["nodes"].items()}
+    data["nodes"]["name"] = [f"{name}\n+--evil" for name in data["nodes"]["name"]]
     path.write_text(json.dumps(data))
 
 

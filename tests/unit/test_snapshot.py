@@ -94,11 +94,13 @@ FAULTS = {
     "list": (_damage("[]"), "not a JSON object"),
     "later format": (_edit(format=2), "format 2"),
     "no nodes": (_edit(nodes=None), "damaged"),
-    "node is a word": (_edit(nodes={"gpu01": "good"}), "damaged"),
-    "capability is a word": (_edit(nodes={"gpu01": {"capability": "good"}}), "damaged"),
-    "capability is no number": (_edit(nodes={"gpu01": {"capability": float("nan")}}), "damaged"),
-    "capability is endless": (_edit(nodes={"gpu01": {"capability": float("inf")}}), "damaged"),
-    "features is a number": (_edit(nodes={"gpu01": {"features": 3}}), "damaged"),
+    "nodes as objects": (_edit(nodes={"gpu01": {"capability": 1.0}}), "damaged"),
+    "names are a word": (_edit(nodes={"name": "gpu01"}), "damaged"),
+    "a name twice": (_edit(nodes={"name": ["gpu01", "gpu01"]}), "damaged"),
+    "a column too short": (_edit(nodes={"name": ["gpu01", "gpu02"], "capability": [1.0]}), "damaged"),
+    "a place that isn't there": (_edit(nodes={"name": ["gpu01"], "switch": {"of": ["a"], "at": [1]}}), "damaged"),
+    "a place from the end": (_edit(nodes={"name": ["gpu01"], "switch": {"of": ["a"], "at": [-1]}}), "damaged"),
+    "places too few": (_edit(nodes={"name": ["gpu01", "gpu02"], "switch": {"of": ["a"], "at": [0]}}), "damaged"),
     "fifo": (_fifo, "not a regular file"),
     "a gigabyte": (_huge, "over the limit"),
     "writable by all": (lambda p: os.chmod(p, 0o666), "writable by others"),
@@ -146,24 +148,39 @@ VALUES = {
     "lemon": [True, False, 1, None], "gpu_type": ["a100", "", 5], "features": [["a", "b"], [], "a", None],
     "tasks": [0, 7, 2.5], "of a newer version": [{"x": 1}, None],
 }  # fmt: skip
-NODE = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in VALUES.items()})
 
 
-@given(st.dictionaries(st.sampled_from([f"n{i}" for i in range(9)]), NODE))
-def test_nodes_read_together_are_the_same_as_one_by_one(nodes):
-    """Wherever one alone is refused, all are."""
-    try:
-        alone = {name: snapshot._node(name, fields) for name, fields in nodes.items()}
-    except TypeError:
-        with pytest.raises(TypeError):
-            snapshot._made(nodes)
-    else:
-        together = snapshot._made(nodes)
-        assert together == alone and list(together) == list(alone)
-        assert all(type(found) is snapshot.NodeScore for found in together.values())
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in VALUES.items() for value in values], ids=str)
+def test_a_field_that_is_not_of_its_kind_damages_the_file(key, value):
+    """Alone or among others, in both forms of a column; what a newer version tells is passed over."""
+    good = {"capability": 1.0, "relative": 1.0, "lemon": False, "gpu_type": "", "features": [], "tasks": 1}
+    kind = type(good.get(key))
+    sound = key not in good or (type(value) is kind if kind is not float and key != "tasks" else value is None or (
+        type(value) in (int, float) and -1e300 < value < 1e300))  # fmt: skip
+    for column in ([good.get(key), value], {"of": [value, good.get(key)], "at": [1, 0]}):
+        if sound:
+            found = snapshot._made({"name": ["n1", "n2"], key: column})["n2"]
+            assert key not in good or getattr(found, key) == (tuple(value) if kind is list else value)
+        else:
+            with pytest.raises((TypeError, ValueError, KeyError)):
+                snapshot._made({"name": ["n1", "n2"], key: column})
 
 
-@pytest.mark.parametrize("nodes", [5, [], "n1", {"n1": 5}, {"n1": ["a"]}, {"n1": "lemon"}, {"n1": None}], ids=str)
+NODE = st.builds(
+    lambda **fields: NodeScore("", **fields),
+    capability=st.none() | st.floats(-1e9, 1e9), lemon=st.booleans(), tasks=st.integers(0, 9),
+    gpu_type=st.sampled_from(["", "a100", "h100"]), features=st.lists(st.sampled_from("ab"), max_size=2).map(tuple),
+    partitions=st.sampled_from([(), ("llm",), ("llm", "small")]),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=4), NODE, max_size=9))
+def test_whatever_is_written_is_read_again(nodes):
+    scores = SCORES._replace(nodes={name: node._replace(name=name) for name, node in nodes.items()})
+    assert snapshot.scores_from_json(json.loads(json.dumps(scores_to_json(scores)))) == scores
+
+
+@pytest.mark.parametrize("nodes", [5, [], "n1", {}, {"name": None}, {"name": [5]}, {"name": ["n1"], "lemon": 1}], ids=str)
 def test_nodes_that_are_none_are_a_damaged_file(nodes):
     data = {**snapshot.scores_to_json(snapshot.Scores("s", "c", 1.0, 1.0, "attributed", {}, {})), "nodes": nodes}
     with pytest.raises(SnapshotError, match="damaged"):
