@@ -140,6 +140,8 @@ def counted(case: Case, field: Field, total: float) -> Field:
             f"a demand of {total:.0f} MiB is more than the {len(whole)} nodes that could hold this have"
             f" ({math.fsum(whole):.0f} MiB)"
         )
+    if case.live is None:
+        raise PlacementError(f"a demand of {total:.0f} MiB takes {count} nodes, and dispatch tells no limits of partitions")
     most = most_nodes(case, case.requests[0])
     if count > most:
         raise PlacementError(

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from . import cluster, hostlist, options, wrapper
+from . import batch, cluster, hostlist, options, wrapper
 from .config import MODES, Settings
 from .errors import RefusedError, RequestError, SlurmError, UsageError
 from .installed import trusted_uids
@@ -99,7 +99,7 @@ def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[C
     scores, nodes = read_scores_later(call.publish, trusted_uids=uids)
     if mode:
         scores = scores._replace(settings={**scores.settings, "steer.mode": mode})
-    script = wrapper.script_of(call, command)
+    script = batch.read(call.argv, command)
     try:
         asked = wrapper.ask(call, command, script)
     except RequestError as err:

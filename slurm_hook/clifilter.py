@@ -71,7 +71,7 @@ def _tell(lines: Sequence[str]) -> None:
 
 def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
     """The request and what its script says. Raises RequestError, also for one that may have several components."""
-    from . import directives, wrapper  # noqa: PLC0415
+    from . import batch, directives  # noqa: PLC0415
     from .request import request_from  # noqa: PLC0415
 
     options = _options(digits)
@@ -82,7 +82,7 @@ def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
         script = _command(words)
     elif "wrap" not in options:
         script = _script(words[0] if words else f"/proc/{pid}/fd/0")
-    if wrapper.components(script) > 1:
+    if batch.components(script) > 1:
         raise RequestError("heterogeneous")
     return request_from({key: str(value) for key, value in options.items()}), directives.parse(script)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from . import drawing, mark, placement, topology
+from . import drawing, mark, placement, sure, topology
 from .candidates import (
     Field,
     able,
@@ -32,7 +32,7 @@ from .light import TYPE_CHECKING
 from .spare import Spare, spared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
     from .request import Request
@@ -174,10 +174,12 @@ def _steer(case: Case, field: Field, base: Decision) -> tuple[Decision, list[int
     if total and len(pool) > most_nodes(case, request):
         return base._replace(reason="the partition gives fewer nodes to a job"), open_now
     names = {field.names[i] for i in pool}
-    user = set(request.exclude)
+    excludes = set(others(case, request)) - names - {*request.exclude}
+    if excludes - _sure(case, excludes, len(pool) if total else 0):
+        return base._replace(reason="nodes of another kind may be all that it fits on"), open_now
     steered = base._replace(
         action="steer", reason="startable now", pool=tuple(sorted(names)),
-        excludes=tuple(sorted(set(others(case, request)) - names - user)), nodes=len(pool) if total else 0,
+        excludes=tuple(sorted(excludes)), nodes=len(pool) if total else 0,
         candidates=_listing(field, open_now, probability, demand), demand=demand, total=total, rank=rank,
     )  # fmt: skip
     return steered, open_now
@@ -253,10 +255,27 @@ def _avoid(case: Case, fields: Sequence[Field], base: Decision, obstacle: str, o
         worst = [name for name in worst if name not in own]
     known = [open_now, *[None] * (len(fields) - 1)]
     excluded = spared(worst, most, [_spare(case, *component) for component in zip(case.requests, fields, known, _leasts(fields))])
+    if case.memo is None:
+        certain = _sure(case, excluded, base.nodes)
+        excluded = [name for name in excluded if name in certain]
     listing = _listing(fields[0], open_now) if case.memo is None and open_now is not None else ()
     if not excluded:  # a node that turns bad while the job waits can be avoided then
         return base._replace(ours=True, reason=f"{obstacle}; no node to avoid", candidates=listing)
     return base._replace(action="avoid", reason=obstacle, excludes=tuple(sorted(excluded)), candidates=listing)
+
+
+def _sure(case: Case, excluded: Collection[str], count: int) -> set[str]:
+    """Those of our excludes that Slurm can't refuse; count: of nodes, where that is ours."""
+    certain, most = set(excluded), count
+    for request in case.requests:
+        user = {*request.exclude}
+        nodes = [case.nodes[name] for name in others(case, request) if name not in user]
+        partition = partition_of(case, request)
+        enough = request.mem_node if request.mem_node is not None else math.inf
+        kinds = sure.kinds_of(nodes, request, partition.split(",") if partition else None, enough)
+        most += 0 if count else sure.most_nodes(request, kinds)
+        certain &= sure.sure(nodes, kinds, certain, most, exact=bool(request.inner))
+    return certain
 
 
 def _worst_first(fields: Sequence[Field]) -> list[str]:

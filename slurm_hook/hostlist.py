@@ -35,17 +35,20 @@ def split(text: str) -> list[str]:
     return items
 
 
-def _at_blanks(item: str) -> list[str]:
-    """The parts of an item between blanks outside its brackets; one with text between two brackets is left as it is."""
-    if "[" not in item:
-        return item.split()
-    head, _, rest = item.partition("[")
-    middle, closed, tail = rest.rpartition("]")
-    if "[" in middle or not closed:
-        return [item.strip()]
-    *before, start = head.split() if head.strip() and not head[-1].isspace() else [*head.split(), ""]
-    end, *after = tail.split() if tail.strip() and not tail[0].isspace() else ["", *tail.split()]
-    return [*before, f"{start}[{middle}]{end}", *after]
+def _at_blanks(text: str) -> list[str]:
+    """The text's words; what stands between brackets stays one."""
+    words = text.split()
+    if "[" not in text or len(words) == 1:
+        return words
+    found: list[str] = []
+    depth = 0
+    for word in words:
+        if depth > 0:
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+        depth += word.count("[") - word.count("]")
+    return found
 
 
 def expand(text: str, most: int = MAX_HOSTS) -> list[str]:

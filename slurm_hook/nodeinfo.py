@@ -142,13 +142,13 @@ def _library_seen(program: int, orders: int) -> str:
     return ""
 
 
-def _started(path: str) -> _Library:
-    slurm = _Library(path)
+def _started(path: str) -> Library:
+    slurm = Library(path)
     slurm.call("slurm_init", None)
     return slurm
 
 
-class _Library:
+class Library:
     """A C library, without the module ctypes: `_ctypes` alone costs a tenth of its import."""
 
     def __init__(self, path: str) -> None:

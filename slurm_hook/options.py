@@ -37,6 +37,7 @@ LONG_VALUE = (
 SHORT_FLAGS = frozenset("hHkKOQsuvVW")
 # whose value may name a file that sbatch reads
 FILES = frozenset(("nodelist", "nodefile", "exclude", "bbf", "export-file"))
+NO_JOB = frozenset(("test-only", "help", "usage", "version"))
 STARTS = (b"#SBATCH", b"#SLURM")
 MAX_SCRIPT = 65536  # bytes: no more is read of a script in a file
 _ALL = LONG_FLAGS + LONG_VALUE

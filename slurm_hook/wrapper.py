@@ -4,7 +4,7 @@ The shim has bounded our time and carries on without us, so everything here may 
 The answer is plain lines: a header with the position at which to insert, one argument a line, notes for a terminal, and an
 end line without which the shim believes nothing.
 
-    workhorse 1 <position> <number of arguments> <refusable: 0 or 1>
+    workhorse 1 <position> <number of arguments>
     +--exclude=gpu[01-04]
     #note for a terminal
     end
@@ -18,7 +18,6 @@ import gc
 import posix as os
 import sys
 import time
-from _stat import S_ISDIR, S_ISREG
 
 from .light import TYPE_CHECKING, Record
 
@@ -34,15 +33,13 @@ if TYPE_CHECKING:
     from .snapshot import Live, NodeScore, Scores
 
 SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
-MAX_SCRIPT = 8 * 1024 * 1024
 MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
 ELF = b"\x7fELF"
 VARIABLE = "WORKHORSE_MODE"
-SEEK_SET, SEEK_CUR = 0, 1
 
 
 class Call(Record):
-    """One sbatch call as the shim hands it on. stdin: it is the script there (a regular file), never to be moved."""
+    """One sbatch call as the shim hands it on."""
 
     publish: str
     sbatch: str
@@ -108,10 +105,10 @@ def failure_line(err: Exception, *, by: str) -> str:
 
 
 def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
-    from . import cluster, options  # noqa: PLC0415
+    from . import batch, cluster, options  # noqa: PLC0415
 
     command = options.read(call.argv)
-    script = script_of(call, command)
+    script = batch.read(call.argv, command)
     _check_binary(call.sbatch)
     uids = uids_of(call.service_uid)
     asked = ask(call, command, script)
@@ -135,56 +132,9 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
     quiet = command.quiet or options.aloud(script) != script
-    text = _text(added if applied else (), position or 0, [] if quiet else notes(case, decision), case)
+    text = _text(added if applied else (), position or 0, [] if quiet else notes(case, decision))
     ms = (time.monotonic() - started) * 1000
     return text, lambda: log_line(case, decision, why, by="wrapper", applied=applied, ms=ms)
-
-
-def script_of(call: Call, command: CommandLine) -> bytes:
-    """The script's text, from its file or from stdin without moving it; empty for --wrap. Raises RequestError."""
-    from .errors import RequestError  # noqa: PLC0415
-
-    if command.wrapped:
-        return b""
-    if command.script >= len(call.argv):
-        return _stdin()
-    path = _found(call.argv[command.script])
-    if not _mode(path):
-        return b""  # sbatch will say that there is no such file
-    if not S_ISREG(_mode(path)):  # opening a pipe would already take its writer away from sbatch
-        raise RequestError("the script is no file")
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as err:
-        raise RequestError(f"the script can't be read ({err.strerror})") from err
-    try:
-        return os.read(fd, 65536)
-    finally:
-        os.close(fd)
-
-
-def _found(script: str) -> str:
-    """The script's path: without a slash it may be anywhere in PATH, for sbatch, too."""
-    from . import cluster  # noqa: PLC0415
-
-    if "/" in script:
-        return script
-    path = cluster.environment().get(b"PATH", b"").decode("utf-8", "surrogateescape")
-    places = [script, *(f"{folder}/{script}" for folder in path.split(":"))]
-    return next((place for place in places if _mode(place) and not S_ISDIR(_mode(place))), script)
-
-
-def _stdin() -> bytes:
-    from .errors import RequestError  # noqa: PLC0415
-
-    try:
-        offset = os.lseek(0, 0, SEEK_CUR)
-        text = os.pread(0, MAX_SCRIPT + 1, offset)
-    except OSError as err:
-        raise RequestError(f"the script on stdin can't be read ({err.strerror})") from err
-    if offset or len(text) > MAX_SCRIPT:
-        raise RequestError("the script on stdin is too large or partly read")
-    return text
 
 
 def _check_binary(path: str) -> None:
@@ -214,12 +164,12 @@ def consider(
     scores: without its nodes, which `nodes` gives. Raises WorkhorseError for whatever makes it unknowable.
     """
     # more than is needed at once, as sbatch is at work
-    from . import cluster, config, directives, feasible, match, request  # noqa: F401, PLC0415
+    from . import batch, cluster, config, directives, feasible, match, request  # noqa: F401, PLC0415
 
     if scores.settings.get("steer.mode") == "off":
         return None
     told = directives.parse(script)
-    blocks = max(command.components, components(script))
+    blocks = max(command.components, batch.components(script))
     requests = _requests(call, command, blocks, cluster.options_of(asked, blocks, deadline, query.load))
     return judge(requests, told, scores, nodes, query=query, publish=call.publish, uids=uids, deadline=deadline, seed=seed)
 
@@ -336,40 +286,18 @@ def uids_of(text: str) -> tuple[int, ...]:
 
 def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     """Begin to ask sbatch what it makes of this call. Raises RequestError where it would read what can be read only once."""
-    from . import cluster, options  # noqa: PLC0415
+    from . import batch, cluster, options  # noqa: PLC0415
 
-    check_files(call, command, script)
+    batch.check(call.argv, command, script)
     aloud = options.aloud(script)  # on stdin where it isn't what the file says
     argv = options.without_quiet(call.argv if aloud == script else call.argv[: command.script], command)
     in_file = command.wrapped or (command.script < len(call.argv) and aloud == script)
-    fd = None if in_file else _memory_file(aloud)
+    fd = None if in_file else batch.memory_file(aloud)
     try:
         return cluster.start_sbatch(call.sbatch, argv, fd)
     finally:
         if fd is not None:
             os.close(fd)
-
-
-def check_files(call: Call, command: CommandLine, script: bytes) -> None:
-    """Raises RequestError where sbatch reads a list of nodes, say, from a pipe: the real call would find it empty."""
-    from . import options  # noqa: PLC0415
-    from .errors import RequestError  # noqa: PLC0415
-
-    if len(script) >= options.MAX_SCRIPT and len(options.head(script)) == script.count(b"\n") + 1:
-        raise RequestError("the script's head is too long to be looked through")
-    words = call.argv[: command.script] if command.known else call.argv
-    for name in options.files([*words]) + options.files(options.directives(script)):
-        mode = _mode(name)  # nodes are named in most cases, so that nothing is there
-        if name.startswith(("/dev/", "/proc/")) or (mode and not S_ISREG(mode) and not S_ISDIR(mode)):
-            raise RequestError(f"{printable(name)[:60]!r} can be read only once")
-
-
-def _mode(path: str) -> int:
-    """Of what is there; 0 where nothing is."""
-    try:
-        return os.stat(path).st_mode
-    except (OSError, ValueError):
-        return 0
 
 
 def _requests(call: Call, command: CommandLine, blocks: int, text: str) -> tuple[Request, ...]:
@@ -389,25 +317,6 @@ def _script_name(call: Call, command: CommandLine) -> str:
     if command.wrapped:
         return "wrap"
     return call.argv[command.script].rpartition("/")[2] if command.script < len(call.argv) else "sbatch"
-
-
-def components(script: bytes) -> int:
-    """Components that a script's `#SBATCH hetjob` lines make; sbatch takes `#SLURM` for the same word."""
-    count = 1
-    for raw in script.split(b"\n"):
-        text = raw.strip()
-        if text and not text.startswith(b"#"):
-            break
-        for word in (b"#SBATCH", b"#SLURM"):
-            count += raw.startswith(word) and raw[len(word) :].split()[:1] in ([b"hetjob"], [b"packjob"])
-    return count
-
-
-def _memory_file(content: bytes) -> int:
-    fd = os.memfd_create("script")
-    os.write(fd, content)
-    os.lseek(fd, 0, SEEK_SET)
-    return fd
 
 
 def _live(publish: str, uids: Sequence[int]) -> Live | None:
@@ -490,8 +399,8 @@ def _may_set(word: str) -> bool:
     return word.startswith("-") and any(letter in word for letter in "xwNF")
 
 
-def _text(added: Sequence[str], position: int, told: Sequence[str], case: Case) -> str:
-    lines = [f"workhorse 1 {position} {len(added)} {0 if case.requests[0].wait else 1}"]
+def _text(added: Sequence[str], position: int, told: Sequence[str]) -> str:
+    lines = [f"workhorse 1 {position} {len(added)}"]
     lines += [f"+{word}" for word in added]
     lines += [f"#{printable(note)}" for note in told]
     return "\n".join([*lines, "end", ""])

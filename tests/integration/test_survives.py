@@ -337,7 +337,7 @@ def test_a_user_who_may_start_no_more_processes_submits_all_the_same():
     """Bash tries for a quarter of a minute, and then would end itself."""
     root = Path(tempfile.mkdtemp(prefix="wh-odd-"))
     try:
-        made = Shim(root, "bash -p")
+        made = Shim(root)
         made.says("--exclude=gpu02")
         root.chmod(0o755)
         made.real.write_text('#!/bin/sh\necho "job of $*"\n')

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import options, request, wrapper
+from slurm_hook import batch, options, request
 from slurm_hook.errors import RequestError
 
 
@@ -207,7 +207,7 @@ def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
 )  # fmt: skip
 def test_components_of_a_script(line, count):
     """As sbatch counts them: a component that is missed would share the pool of the first."""
-    assert wrapper.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
+    assert batch.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
 
 
 @pytest.mark.parametrize(
