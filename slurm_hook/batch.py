@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_STDIN = 8 * 1024 * 1024
 PATIENCE = 200  # milliseconds that a pipe may take to fill: where its writer takes longer the call passes
-SEEK_SET = 0
+SEEK_SET, SEEK_CUR = 0, 1
 FIONREAD, SPLICE_F_NONBLOCK = 0x541B, 2
 
 
@@ -28,7 +28,7 @@ def read(argv: Sequence[str], command: CommandLine) -> bytes:
     if command.wrapped:
         return b""
     if command.script >= len(argv):
-        return _stdin(os.getppid())
+        return _stdin()
     path = _found(argv[command.script])
     if not _mode(path):
         return b""  # sbatch will say that there is no such file
@@ -65,27 +65,20 @@ def _mode(path: str) -> int:
         return 0
 
 
-def _stdin(shell: int) -> bytes:
-    """What waits on the shim's stdin. A process of our own would keep a pipe open, so it is only looked into."""
-    fd = _opened(f"/proc/{shell}/fd/0")
+def _stdin() -> bytes:
+    """What waits on stdin, which is the shim's own: neither taken out of a pipe nor moved in a file."""
     try:
-        mode = os.fstat(fd).st_mode
+        mode = os.fstat(0).st_mode
         if S_ISFIFO(mode):
-            return _in_pipe(fd)
-        text = os.pread(fd, MAX_STDIN + 1, 0) if S_ISREG(mode) and not _moved(shell) else b""
+            return _in_pipe(0)
+        text = os.pread(0, MAX_STDIN + 1, 0) if S_ISREG(mode) and not os.lseek(0, 0, SEEK_CUR) else b""
     except OSError as err:
         raise RequestError(f"the script on stdin can't be read ({err.strerror})") from err
     finally:
-        os.close(fd)
+        os.dup2(_opened("/dev/null"), 0)  # who writes to a pipe is to notice when sbatch ends
     if not text or len(text) > MAX_STDIN:
         raise RequestError("the script on stdin is too large, partly read, or none")
     return text
-
-
-def _moved(shell: int) -> bool:
-    """Whether something of the file on stdin was read before."""
-    with open(f"/proc/{shell}/fdinfo/0", "rb") as file:
-        return file.readline().split() != [b"pos:", b"0"]
 
 
 def _in_pipe(fd: int) -> bytes:

@@ -166,6 +166,7 @@ def more() -> list[Case]:
         Case("quiet-in-script", ("-N2", "@"), b"#!/bin/sh\n#SBATCH -N2 --quiet\ntrue\n"),
         Case("verbose", ("-v", "-N2", "@")),
         Case("test-only", ("--test-only", "-N2", "@")),
+        Case("test-only-in-script", ("-N2", "@"), b"#!/bin/sh\n#SBATCH --test-only\ntrue\n"),
         Case("test-only-shortened", ("--test", "-N2", "@")),
         Case("version", ("--version",), quits=True),
         Case("help", ("--help",), quits=True),
@@ -216,6 +217,9 @@ def more() -> list[Case]:
         Case("exclude-file", shell='printf "gpu03,gpu05\ngpu[06-07]" >"$HOME/hosts"; "$SBATCH" -N2 -x "$HOME/hosts" "$SCRIPT"'),
         Case("exclude-file-with-counts", shell='printf "gpu03*2\n" >"$HOME/hosts"; "$SBATCH" -N2 -x "$HOME/hosts" "$SCRIPT"', quits=None),
         Case("exclude-file-in-script", shell='cd "$HOME"; echo gpu05 >hosts; printf "#!/bin/sh\n#SBATCH -N2 -x ./hosts\n" | "$SBATCH"'),
+        Case("exclude-blanks", ("-N2", "-x", " gpu03 gpu05\tgpu[06-07] ", "@")),
+        Case("exclude-blanks-in-script", ("@",), b"#!/bin/sh\n#SBATCH -N2 -x 'gpu03 gpu05'\ntrue\n"),
+        Case("exclude-line-break", ("-N2", "-x", "gpu03\ngpu05", "@"), quits=True),
         Case("exclude-too-many", ("-N2", "--exclude=gpu[0-65536]", "@"), quits=None),
         *(
             Case(f"exclude-unknown-{i}", ("-N2", f"--exclude={names}", "@"), quits=None)
@@ -255,8 +259,8 @@ FIFO = 'rm -f "$HOME/f"; mkfifo "$HOME/f"; timeout 20 sh -c "echo gpu03,gpu05 >$
 def once() -> list[Case]:
     """Lists that sbatch reads from what can be read only once."""
     pipes = {
-        "fd": f'"$SBATCH" -N2 -x /dev/fd/40 "$SCRIPT" 40< {ONCE}',
-        "proc-fd": f'"$SBATCH" -N2 -w /proc/self/fd/40 "$SCRIPT" 40< {ONCE}',
+        "fd": f'"$SBATCH" -N2 -x /dev/fd/9 "$SCRIPT" 9< {ONCE}',
+        "proc-fd": f'"$SBATCH" -N2 -w /proc/self/fd/9 "$SCRIPT" 9< {ONCE}',
         "stdin": 'echo gpu03,gpu05 | "$SBATCH" -N2 -x /dev/stdin "$SCRIPT"',
         "stdin-file": 'echo gpu03,gpu05 >"$HOME/h"; "$SBATCH" -N2 -w /dev/stdin "$SCRIPT" <"$HOME/h"',
         "stdin-link": 'ln -sf /dev/stdin "$HOME/l"; echo gpu03,gpu05 | "$SBATCH" -N2 -x "$HOME/l" "$SCRIPT"',
@@ -268,7 +272,7 @@ def once() -> list[Case]:
         "fifo-directive": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 --exclud=\'$HOME/f\'\n" >"$HOME/j"; "$SBATCH" "$HOME/j"',
         "fifo-directive-stdin": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 -Hx$HOME/f\n" | "$SBATCH"',
         "fifo-directive-in-path": f'{FIFO} printf "#!/bin/sh\n#SBATCH -N2 -x $HOME/f\n" >"$HOME/j"; PATH=$PATH:$HOME "$SBATCH" j',
-        "pipe-directive": f'printf "#!/bin/sh\n#SBATCH -w /dev/fd/40\n" >"$HOME/j"; "$SBATCH" -N2 "$HOME/j" 40< {ONCE}',
+        "pipe-directive": f'printf "#!/bin/sh\n#SBATCH -w /dev/fd/9\n" >"$HOME/j"; "$SBATCH" -N2 "$HOME/j" 9< {ONCE}',
         "script-fifo-in-path": 'rm -f "$HOME/s"; mkfifo "$HOME/s"; timeout 20 cat "$SCRIPT" >"$HOME/s" & PATH=$PATH:$HOME "$SBATCH" -N2 s',
         "environment": f'"$SBATCH" -N2 --export-file={ONCE} "$SCRIPT"',
     }  # fmt: skip
