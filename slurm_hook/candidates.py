@@ -75,7 +75,7 @@ def _all_candidates(case: Case, request: Request) -> Field:
     partition = partition_of(case, request)
     if not request.nodes_given or case.memo is None:
         return _field(case, request)
-    need = _need(case, request, request.nodes_min)
+    need = need_of(case, request, request.nodes_min)
     sizes = _once(
         case, ("sizes", partition), lambda: {feasible.size(case.nodes[name]): case.nodes[name] for name in others(case, request)}
     )
@@ -110,7 +110,7 @@ def _field(case: Case, request: Request) -> Field:
         if not request.nodes_given:
             largest = max(node.cpus for node in usable), max(node.gpus for node in usable)
             count = 0 if demand else feasible.least_nodes(request, *largest)
-        need = _need(case, request, max(1, count))
+        need = need_of(case, request, max(1, count))
     holds = feasible.each(usable, lambda node: feasible.can_hold(node, need))
     chosen = sorted([node for node, good in zip(usable, holds) if good])  # by name, which comes first in a node
     names = tuple([node.name for node in chosen])
@@ -122,7 +122,8 @@ def _field(case: Case, request: Request) -> Field:
     )  # fmt: skip
 
 
-def _need(case: Case, request: Request, count: int) -> Need:
+def need_of(case: Case, request: Request, count: int) -> Need:
+    """What it takes of each of so many nodes."""
     need = feasible.need_per_node(request, count)
     if case.live is None:
         return need

@@ -18,6 +18,7 @@ from .candidates import (
     gpu_mem,
     groups,
     most_nodes,
+    need_of,
     of_field,
     others,
     partition_of,
@@ -271,8 +272,9 @@ def _sure(case: Case, excluded: Collection[str], count: int) -> set[str]:
         user = {*request.exclude}
         nodes = [case.nodes[name] for name in others(case, request) if name not in user]
         partition = partition_of(case, request)
-        enough = request.mem_node if request.mem_node is not None else math.inf
-        kinds = sure.kinds_of(nodes, request, partition.split(",") if partition else None, enough)
+        known = case.live is not None and partition in case.live.partitions
+        need = need_of(case, request, max(1, request.nodes_min)) if known else None
+        kinds = sure.kinds_of(nodes, request, partition.split(",") if partition else None, need)
         most += 0 if count else sure.most_nodes(request, kinds)
         certain &= sure.sure(nodes, kinds, certain, most, exact=bool(request.inner))
     return certain

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from .cluster import Node
+    from .feasible import Need
     from .request import Request
 
 
 class Kind(Record):
     """What Slurm may ask of a node for one job. features: those that its constraint names; partitions: that it may go to."""
 
-    cpus: int
+    cpus: float
     mem: float
-    gpus: int
+    gpus: float
     gpu_type: str
     features: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
@@ -66,28 +67,36 @@ def _standing_for(kind: Kind, kept: dict[Kind, int], exact: bool) -> int:
     return sum(count for other, count in kept.items() if other.stands_for(kind))
 
 
-def kinds_of(nodes: Sequence[Node], request: Request, partitions: Iterable[str] | None, enough: float = math.inf) -> list[Kind]:
+def kinds_of(nodes: Sequence[Node], request: Request, partitions: Iterable[str] | None, need: Need | None = None) -> list[Kind]:
     """The kind of each node for this job. partitions: those that it may go to (one: no matter; None: it could be any);
-    enough: MiB that it takes on a node at most, of which more is no matter."""
+    need: what it takes of a node, where that is known: more than twice as much (gpus: more) is no matter then."""
     asked = None if partitions is None else frozenset(partitions)
-    alike = asked is not None and len(asked) == 1
+    cpus, mem, gpus = math.inf, math.inf, math.inf
+    if need is not None and each_the_same(request) and not request.inner:
+        cpus, mem, gpus = 2 * need.cpus, 0.0 if need.whole or need.bare else 2 * need.mem, need.gpus
 
     def facts(node: Node) -> Kind:
         named = frozenset(feature for feature in node.features if feature in request.constraint)
-        return Kind(node.cpus, min(node.mem, enough), node.gpus, node.gpu_type, named)
+        kind = node.gpu_type if request.gpu_type or gpus == math.inf else ""
+        return Kind(min(node.cpus, cpus), min(node.mem, mem), min(node.gpus, gpus), kind, named)
 
     kinds: list[Kind] = feasible.each(nodes, facts)
-    if alike:
+    if asked is not None and len(asked) == 1:
         return kinds
     parts = (frozenset(node.partitions) if asked is None else asked.intersection(node.partitions) for node in nodes)
     return [kind._replace(partitions=part) for kind, part in zip(kinds, parts)]
 
 
+def each_the_same(request: Request) -> bool:
+    """Every node has to give the same, however many there are: nothing is shared out among them."""
+    return not request.gpus and (not request.ntasks or (request.nodes_given and request.ntasks_per_node > 0))
+
+
 def most_nodes(request: Request, kinds: Sequence[Kind]) -> int:
     """The most nodes that it may take to satisfy the job on nodes of these kinds: where each node has to give the same, the
     fewest do; where tasks or GPUs are counted, there may be need for as many as the smallest nodes take."""
-    if request.nodes_given and not request.ntasks and not request.gpus:
-        return request.nodes_min
+    if each_the_same(request):
+        return max(1, request.nodes_min)
     if request.nodes_given:
         return next((n for n in range(min(request.nodes_max, len(kinds)), 0, -1) if request.allows(n)), request.nodes_min)
     known = set(kinds)
@@ -99,11 +108,11 @@ def most_nodes(request: Request, kinds: Sequence[Kind]) -> int:
 def _tasks(request: Request, kind: Kind) -> int:
     """How many of the job's tasks a node of this kind holds, where it holds any."""
     cpus = max(1, request.cpus_per_task)
-    per_node = [request.ntasks_per_node or kind.cpus // cpus]
+    per_node = [request.ntasks_per_node or int(kind.cpus // cpus)]
     if request.mem_cpu:
         per_node.append(int(kind.mem // (request.mem_cpu * cpus)))
     if request.mem_gpu and request.gpus_per_task:
         per_node.append(int(kind.mem // (request.mem_gpu * request.gpus_per_task)))
     if request.gpus_per_task:
-        per_node.append(kind.gpus // request.gpus_per_task)
+        per_node.append(int(kind.gpus // request.gpus_per_task))
     return max(1, min(per_node))

@@ -27,9 +27,9 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ("accounting", "Telling people", "explain story long report progress report_html metrics doctor doctor_slurm doctor_site"),
     ("accounting", "Commands", "cli cli_marks cli_db cli_scores cli_lemons cli_report cli_metrics cli_doctor cli_effect"),
     ("slurm_hook", "The contract between the halves", "snapshot luatable installed"),
-    ("slurm_hook", "What a call asks for", "options request directives match hints"),
+    ("slurm_hook", "What a call asks for", "options request batch directives match hints"),
     ("slurm_hook", "What the cluster has now", "cluster nodeinfo jobs reasons topology bounded commands"),
-    ("slurm_hook", "The decision, pure", "case decide candidates feasible placement wheel drawing spare sizing"),
+    ("slurm_hook", "The decision, pure", "case decide candidates feasible sure placement wheel drawing spare sizing"),
     ("slurm_hook", "Ways in", "wrapper clifilter mark log"),
     (
         "slurm_hook",

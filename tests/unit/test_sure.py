@@ -1,12 +1,10 @@
 """Excludes that Slurm can't refuse: whatever it takes without them, it takes with them."""
 
-import math
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, mark, sure
+from slurm_hook import decide, directives, feasible, mark, sure
 from slurm_hook.cluster import Node
 from slurm_hook.request import Request
 from tests.unit.test_decide import PARTITIONS, case
@@ -65,15 +63,20 @@ def _together(fitting: list[Node], count: int, asked: Request) -> bool:
     return any(k == count and t >= asked.ntasks and g >= asked.gpus for k, t, g in options)
 
 
+TWO = Request(2, 2, partition="llm")
+
+
 @settings(max_examples=400)
 @given(
-    st.lists(KINDS, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=2, max_size=10), REQUESTS, st.integers(0, 1023)
-)
-@example([(4, 1000.0, (0, ""), (), ("llm",)), (8, 1000.0, (0, ""), (), ("llm",))], [0, 0, 1], Request(2, 2, partition="llm"), 4)
-def test_what_is_taken_without_ours_is_taken_with_them(kinds, places, asked, chosen):
+    st.lists(KINDS, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=2, max_size=10), REQUESTS,
+    st.integers(0, 1023), st.booleans(),
+)  # fmt: skip
+@example([(4, 1000.0, (0, ""), (), ("llm",)), (8, 1000.0, (0, ""), (), ("llm",))], [0, 0, 1], TWO, 4, False)
+def test_what_is_taken_without_ours_is_taken_with_them(kinds, places, asked, chosen, trusted):
     nodes = list(nodes_of([kinds[place % len(kinds)] for place in places]).values())
     ours = {n.name for i, n in enumerate(nodes) if chosen >> i & 1}
-    found = sure.kinds_of(nodes, asked, asked.partition.split(","), math.inf if asked.mem_node is None else asked.mem_node)
+    need = feasible.need_per_node(asked, max(1, asked.nodes_min)) if trusted else None
+    found = sure.kinds_of(nodes, asked, asked.partition.split(","), need)
     left = sure.sure(nodes, found, ours, sure.most_nodes(asked, found))
     assert left <= ours
     assert not takes(nodes, asked) or takes([n for n in nodes if n.name not in left], asked)
@@ -117,11 +120,12 @@ def mixed(large: int = 8) -> dict[str, Node]:
 @pytest.mark.parametrize(
     ("asked", "more", "actions"),
     [
-        (Request(4, 4), {}, {"steer", "pass"}),  # the larger nodes stand for the others, not the other way round
-        (Request(4, 4, mem_node=100_000.0), {}, {"steer"}),  # of more memory than this it has no use
-        (Request(4, 4), {"mode": "avoid", "bad": ("gpu03",)}, {"avoid"}),
+        (Request(4, 4), {}, {"steer"}),  # of more memory it has no use
+        (Request(4, 4, mem_node=200_000.0), {}, {"steer"}),
+        (Request(4, 4, mem_node=300_000.0), {}, {"steer", "pass"}),  # the larger stand for the others, not the other way round
+        (Request(ntasks=128), {}, {"steer", "pass"}),
         (Request(4, 4, inner=("hint",)), {"mode": "avoid", "bad": ("gpu03",)}, {"avoid"}),
-        (Request(8, 8), {"mode": "avoid", "bad": ("gpu12",)}, {"pass"}),
+        (Request(8, 8, mem_node=300_000.0), {"mode": "avoid", "bad": ("gpu12",)}, {"pass"}),
         (Request(comment=mark.text(mark.Mark(demand=1.0e6)), mem_node=1000.0), {}, {"steer"}),
     ],
 )
