@@ -13,12 +13,13 @@ from tests.wrapped import REAL, Wrapped
 pytestmark = pytest.mark.integration
 # of the 16 nodes 4 are small; gpu13 to gpu16 are in both partitions
 SMALL = "gpu[01-02,15-16]"
-CALLS = [
-    f"{count} {more}".split()
-    for count in ("-N2", "-N3", "-N4", "-N9", "-N12", "-N13", "-N16", "-N17", "-N2-13", "-n40", "-n90", "--gpus=100", "--gpus=112")
-    for more in ("", "-c9", "--mem=200000", "--gpus-per-node=8", "-p small", "-p llm,small", "-C big", "-C small|big", "--hint=nomultithread")
-    if not (count.startswith("--gpus=") and "gpus-per-node" in more)
-]  # fmt: skip
+COUNTS = (
+    "-N2", "-N3", "-N4", "-N9", "-N12", "-N13", "-N16", "-N17", "-N2-13", "-n40", "-n90", "--gpus=100", "--gpus=112",
+)  # fmt: skip
+MORE = (
+    "", "-c9", "--mem=200000", "--gpus-per-node=8", "-p small", "-p llm,small", "-C big", "-C small|big", "--hint=nomultithread",
+)  # fmt: skip
+CALLS = [f"{count} {more}".split() for count in COUNTS for more in MORE if not ("--gpus=" in count and "gpus-per" in more)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ REALLY_OURS = {
     "mem-GB", "exclusive-eq", "opts-after-script", "dashdash-cli", "hetjob-script", "hetjob-cli-over-script", "wrap",
     "wrap-hash", "stdin", "pbs-and-sbatch", "export-commas", "slurm-word", "utf8-comment", "name-hostile",
     "comment-own-hostile", "script-newline-argument", "constraint-or", "constraint-and-in-script", "repeated-everything",
-    "exclude-of-two-lines", "exclude-file", "exclude-blanks", "exclude-blanks-in-script", "stdin-heredoc", "stdin-cat", "stdin-file", "memory-per-gpu", "exclusive-user",
+    "exclude-of-two-lines", "exclude-file", "exclude-blanks", "exclude-blanks-in-script",
+    "stdin-heredoc", "stdin-cat", "stdin-file", "memory-per-gpu", "exclusive-user",
 }  # fmt: skip
 SHOWS_OPTIONS = ("verbose",)
 BAD = ("gpu04", "gpu09")

@@ -68,7 +68,9 @@ def test_it_is_the_callers_own_child_with_the_callers_own_descriptors(both):
     assert made[0] == made[1] and len(made[0]) >= 10
 
 
-DEADLY = [getattr(signal, f"SIG{name}") for name in "HUP INT QUIT USR1 USR2 ALRM PIPE XCPU TERM KILL".split()]
+DEADLY = [
+    getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "PIPE", "XCPU", "TERM", "KILL")
+]
 
 
 @pytest.mark.parametrize("number", DEADLY, ids=lambda number: number.name)

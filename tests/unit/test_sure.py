@@ -10,7 +10,8 @@ from slurm_hook.request import Request
 from tests.unit.test_decide import PARTITIONS, case
 
 KINDS = st.tuples(
-    st.sampled_from([4, 8, 16]), st.sampled_from([1000.0, 2000.0, 4000.0]), st.sampled_from([(0, ""), (2, "a"), (4, "a"), (4, "b")]),
+    st.sampled_from([4, 8, 16]), st.sampled_from([1000.0, 2000.0, 4000.0]),
+    st.sampled_from([(0, ""), (2, "a"), (4, "a"), (4, "b")]),
     st.sampled_from([(), ("fast",), ("fast", "rack1")]), st.sampled_from([("llm",), ("llm", "other"), ("other",)]),
 )  # fmt: skip
 REQUESTS = st.builds(
