@@ -107,8 +107,8 @@ os._exit(5)
 """
 POOR = (
     "<&-", ">&-", "2>&-", "<&- >&- 2>&-", "ulimit -n 8", "ulimit -n 12", "ulimit -n 64", "ulimit -f 0", "export FUNCNEST=1",
-    "export LC_ALL=zz LANG=zz", "export LC_ALL=zz_ZZ.UTF-8", "export POSIXLY_CORRECT=1", "export BASH_COMPAT=3.1", "export TMOUT=1",
-    "export TMPDIR=/nowhere", "export EXECIGNORE='*'", "export BASH_ENV=/nowhere",
+    "export LC_ALL=zz LANG=zz", "export LC_ALL=zz_ZZ.UTF-8", "export POSIXLY_CORRECT=1", "export BASH_COMPAT=3.1",
+    "export TMOUT=1", "export TMPDIR=/nowhere", "export EXECIGNORE='*'", "export BASH_ENV=/nowhere",
 )  # fmt: skip
 
 
