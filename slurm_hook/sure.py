@@ -72,12 +72,15 @@ def kinds_of(nodes: Sequence[Node], request: Request, partitions: Iterable[str] 
     need: what it takes of a node, where that is known: more than twice as much (gpus: more) is no matter then."""
     asked = None if partitions is None else frozenset(partitions)
     cpus, mem, gpus = math.inf, math.inf, math.inf
-    if need is not None and each_the_same(request) and not request.inner:
-        cpus, mem, gpus = 2 * need.cpus, 0.0 if need.whole or need.bare else 2 * need.mem, need.gpus
+    if need is not None and not request.inner:
+        if each_the_same(request):
+            cpus, gpus = 2 * need.cpus, need.gpus
+        if each_the_same(request) or request.mem_node or not need.mem:
+            mem = 0.0 if need.whole or need.bare else 2 * need.mem
 
     def facts(node: Node) -> Kind:
         named = frozenset(feature for feature in node.features if feature in request.constraint)
-        kind = node.gpu_type if request.gpu_type or gpus == math.inf else ""
+        kind = node.gpu_type if request.gpu_type else ""
         return Kind(min(node.cpus, cpus), min(node.mem, mem), min(node.gpus, gpus), kind, named)
 
     kinds: list[Kind] = feasible.each(nodes, facts)

@@ -74,7 +74,8 @@ TWO = Request(2, 2, partition="llm")
 )  # fmt: skip
 @example([(4, 1000.0, (0, ""), (), ("llm",)), (8, 1000.0, (0, ""), (), ("llm",))], [0, 0, 1], TWO, 4, False)
 def test_what_is_taken_without_ours_is_taken_with_them(kinds, places, asked, chosen, trusted):
-    nodes = list(nodes_of([kinds[place % len(kinds)] for place in places]).values())
+    there = nodes_of([kinds[place % len(kinds)] for place in places]).values()
+    nodes = [node for node in there if {*asked.partition.split(",")}.intersection(node.partitions)]
     ours = {n.name for i, n in enumerate(nodes) if chosen >> i & 1}
     need = feasible.need_per_node(asked, max(1, asked.nodes_min)) if trusted else None
     found = sure.kinds_of(nodes, asked, asked.partition.split(","), need)
@@ -99,7 +100,7 @@ OTHER = (16, 2000.0, (4, "b"), (), ("llm",))
 def test_a_kind_that_loses_nodes_keeps_enough_or_is_stood_for(kinds, ours, count, left):
     nodes = list(nodes_of(kinds).values())
     names = {f"n{i}" for i in ours.split()}
-    found = sure.kinds_of(nodes, Request(count, count), ["llm"])
+    found = sure.kinds_of(nodes, Request(count, count, gpu_type="a" if OTHER in kinds else ""), ["llm"])
     assert sure.sure(nodes, found, names, count) == {f"n{i}" for i in left.split()}
     alike = found if LARGE in kinds else []
     if alike and ours == "0 1":
@@ -124,7 +125,8 @@ def mixed(large: int = 8) -> dict[str, Node]:
         (Request(4, 4), {}, {"steer"}),  # of more memory it has no use
         (Request(4, 4, mem_node=200_000.0), {}, {"steer"}),
         (Request(4, 4, mem_node=300_000.0), {}, {"steer", "pass"}),  # the larger stand for the others, not the other way round
-        (Request(ntasks=128), {}, {"steer", "pass"}),
+        (Request(ntasks=128), {}, {"steer"}),
+        (Request(ntasks=128, mem_cpu=9000.0), {}, {"steer", "pass"}),
         (Request(4, 4, inner=("hint",)), {"mode": "avoid", "bad": ("gpu03",)}, {"avoid"}),
         (Request(8, 8, mem_node=300_000.0), {"mode": "avoid", "bad": ("gpu12",)}, {"pass"}),
         (Request(comment=mark.text(mark.Mark(demand=1.0e6)), mem_node=1000.0), {}, {"steer"}),
