@@ -12,7 +12,7 @@ import click
 
 from slurm_hook.config import Settings
 from slurm_hook.errors import UsageError
-from slurm_hook.explain import check_single
+from slurm_hook.job_ids import check_single
 from slurm_hook.snapshot import WHILE_MARKED
 from slurm_hook.terminal import count, json_option, one_line, say
 

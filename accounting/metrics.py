@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from slurm_hook import __version__, log
 from slurm_hook.config import Settings
 from slurm_hook.errors import SnapshotError, WorkhorseError
-from slurm_hook.passes import disabled
+from slurm_hook.installed import disabled
 from slurm_hook.snapshot import Live, Scores, read_live, read_scores
 
 from . import decisions

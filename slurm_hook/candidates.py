@@ -10,7 +10,7 @@ import math
 from . import feasible, mark
 from .errors import PlacementError
 from .light import TYPE_CHECKING, Record
-from .snapshot import NodeScore
+from .snapshot import AVOID_BELOW, NodeScore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .snapshot import Live
 
 _UNKNOWN = NodeScore("")  # of a node that came after the scores
-AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
 RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
 
 

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from . import passes, watching
+from . import installed, passes, watching
 from .config import STEERING
 from .errors import UsageError, WorkhorseError
 from .light import TYPE_CHECKING
@@ -71,7 +71,7 @@ def disable(settings: Settings, as_json: bool) -> None:
 
     Example: workhorse disable
     """
-    path = passes.disable_path(settings)
+    path = installed.disable_path(settings)
     _write(path)
     values: dict[str, object] = {"path": path, "given_back": None}  # null: it could not be done
     if not as_json:
@@ -95,7 +95,7 @@ def enable(settings: Settings, as_json: bool) -> None:
 
     Example: workhorse enable
     """
-    path, mode = passes.disable_path(settings), settings["steer.mode"]
+    path, mode = installed.disable_path(settings), settings["steer.mode"]
     try:
         os.unlink(path)
     except FileNotFoundError:

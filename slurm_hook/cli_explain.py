@@ -10,7 +10,7 @@ import pwd
 
 import click
 
-from . import commands, logfiles, mark, replay
+from . import commands, job_ids, logfiles, mark, replay
 from . import explain as explaining
 from .errors import InputError, SlurmError, SnapshotError
 from .installed import trusted_uids
@@ -47,7 +47,7 @@ def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> Non
       workhorse explain 4711_3
     """
     settings: Settings = ctx.obj
-    facts = ask_slurm(explaining.checked_id(job))
+    facts = ask_slurm(job_ids.checked_id(job))
     may_read = os.access(db or settings.history.path, os.R_OK)
     if facts is None and not may_read:
         raise InputError(f"job {job}: Slurm doesn't know it, or it is another user's; users are told about their own jobs")
@@ -71,7 +71,7 @@ def explain(ctx: click.Context, job: str, db: str | None, **options: Any) -> Non
 
 def ask_slurm(job: str) -> JobFacts | None:
     """The job as slurmctld or else accounting knows it; None where neither does or answers. Raises UsageError for an array."""
-    number = explaining.own_number(job)
+    number = job_ids.own_number(job)
     try:
         code, out, _ = commands.attempt(["squeue", "-h", "-t", "all", "-j", number, "-o", explaining.SQUEUE])
         found = explaining.from_squeue(out) if code == 0 else None
@@ -81,7 +81,7 @@ def ask_slurm(job: str) -> JobFacts | None:
     except SlurmError:
         return None
     if found is not None:
-        explaining.check_single(job, found.job)
+        job_ids.check_single(job, found.job)
         if "+" in job and found.job != job:  # the components' numbers don't follow each other here
             return None
     return found

@@ -1,10 +1,16 @@
-"""What install.sh noted down beside the program: role, service user, folder of the published files."""
+"""What is on this host: what install.sh noted down beside the program, and whether an admin has switched us off."""
 
 from __future__ import annotations
 
 import os
 import pwd
 
+from .light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import Settings
+
+DISABLE_NAME = "disable"  # beside the settings file: while it exists, dispatch steps aside as submissions do
 DEFAULT_USER = "workhorse"
 
 
@@ -32,3 +38,13 @@ def trusted_uids() -> list[int]:
         return [0, os.geteuid(), pwd.getpwnam(service_user()).pw_uid]
     except KeyError:
         return [0, os.geteuid()]
+
+
+def disabled(settings: Settings) -> bool:
+    """An admin has put a file named `disable` beside the settings."""
+    return os.path.exists(disable_path(settings))
+
+
+def disable_path(settings: Settings) -> str:
+    """The file that switches us off on this host."""
+    return os.path.join(os.path.dirname(settings.source), DISABLE_NAME)

@@ -6,9 +6,9 @@ keep a job possible without knowing more.
 
 from __future__ import annotations
 
-from .candidates import AVOID_BELOW
 from .config import Settings
 from .light import TYPE_CHECKING
+from .snapshot import AVOID_BELOW
 
 if TYPE_CHECKING:
     from .snapshot import NodeScore, Scores

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from . import cluster, commands, dispatch, heads, jobs, log, lost, reorder, requeue, snapshot, waiting
 from .config import STEERING
 from .errors import BusyError, SlurmError, SnapshotError
+from .installed import disabled
 from .jobs import Job
 from .light import TYPE_CHECKING, Record
 from .snapshot import Live, Reservation, Scores
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .config import Settings
     from .dispatch import Plan, Update
 
-DISABLE_NAME = "disable"  # beside the settings file: while it exists, dispatch steps aside as submissions do
 LOCK_WAIT = 60.0  # seconds that a release waits for a pass to end
 FACTS_AGE = 300.0  # seconds after which partitions and topology are read again
 BRIEFLY = 0.5  # seconds that a dispatcher tries to become the one: a guard looks at the lock for an instant
@@ -49,16 +49,6 @@ class Report(Record):
     reordered: int = 0
     full: bool = False
     problems: tuple[str, ...] = ()
-
-
-def disabled(settings: Settings) -> bool:
-    """An admin has put a file named `disable` beside the settings."""
-    return os.path.exists(disable_path(settings))
-
-
-def disable_path(settings: Settings) -> str:
-    """The file that switches us off on this host."""
-    return os.path.join(os.path.dirname(settings.source), DISABLE_NAME)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
 SCORES_NAME = "scores.json"
 LIVE_NAME = "live.json"
+AVOID_BELOW = 0.5  # of the cluster's median capability: what mode avoid counts as bad besides lemons and suspects
 CLOCKS_DIFFER = 60.0  # seconds, at most, by which hosts' clocks differ
 
 # suspect_until of a node under an open mark `bad` (the year 2100): till the mark ends, which the next collect sees

@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from . import commands, config, dispatch, guard, jobs, log, snapshot, waiting
 from .config import STEERING
 from .errors import BusyError, ConfigError, SlurmError, SnapshotError
+from .installed import disabled
 from .light import TYPE_CHECKING
-from .passes import BRIEFLY, LOCK_WAIT, Report, disabled, lock, locked_pass, one_pass, release, set_excludes
+from .passes import BRIEFLY, LOCK_WAIT, Report, lock, locked_pass, one_pass, release, set_excludes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

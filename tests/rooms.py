@@ -38,7 +38,7 @@ ROOMS: tuple[tuple[str, str, str], ...] = (
     ),
     ("slurm_hook", "Why it was so", "explain replay logfiles"),
     ("slurm_hook", "Commands", "cli cli_plan cli_explain cli_nodes cli_submit cli_queue cli_dispatch cli_hints table"),
-    ("slurm_hook", "Ground", "errors config light hostlist toml terminal reference manual"),
+    ("slurm_hook", "Ground", "errors config light hostlist job_ids toml terminal reference manual"),
 )
 
 
