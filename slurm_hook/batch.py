@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_STDIN = 8 * 1024 * 1024
 PATIENCE = 200  # milliseconds that a pipe may take to fill: where its writer takes longer the call passes
 SEEK_SET, SEEK_CUR = 0, 1
+_ANSWER = "\nsbatch: "  # how a line of its answer begins: a job's name that holds one could end the answer early
 FIONREAD, SPLICE_F_NONBLOCK = 0x541B, 2
 
 
@@ -124,11 +125,13 @@ def components(script: bytes) -> int:
 
 
 def check(argv: Sequence[str], command: CommandLine, script: bytes) -> None:
-    """Raises RequestError where the call submits nothing, or where sbatch reads a list of nodes, say, from a pipe: the real
-    call would find it empty."""
+    """Raises RequestError where the call submits nothing, where sbatch's answer to our question could not be told from what the
+    call brings, or where sbatch reads a list of nodes, say, from a pipe: the real call would find it empty."""
     if len(script) >= options.MAX_SCRIPT and len(options.head(script)) == script.count(b"\n") + 1:
         raise RequestError("the script's head is too long to be looked through")
     words = argv[: command.script] if command.known else argv
+    if any(_ANSWER in word for word in words) or any(_ANSWER.encode() in value for value in cluster.environment().values()):
+        raise RequestError("a value holds a line as sbatch prints them")
     inside = options.directives(script)
     if (command.sets | options.read(inside).sets) & options.NO_JOB:
         raise RequestError("it submits nothing")
