@@ -156,7 +156,7 @@ open_checkout() {
 }
 
 anybody_sees() {
-    local look='cd / && cd "$1" && cat pyproject.toml slurm_hook/cli.py .venv/pyvenv.cfg >/dev/null && [ -x .venv/bin/python ]'
+    local look='cd / && cd "$1" && cat pyproject.toml slurm_hook/cli/group.py .venv/pyvenv.cfg >/dev/null && [ -x .venv/bin/python ]'
     seen_from setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -c "$look" sh "$open" 2>/dev/null
 }
 

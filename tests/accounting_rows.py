@@ -1,6 +1,7 @@
 """A history made of a few rows, for tests: what each needs is said, the rest is ordinary."""
 
-from accounting import collect, records, store
+from accounting.history import collect, store
+from accounting.sources import records
 
 ORDINARY = {
     "Cluster": "c", "Submit": "900", "Eligible": "900", "Start": "1000", "End": "4600", "State": "COMPLETED", "ExitCode": "0:0",

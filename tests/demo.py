@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slurm_hook.terminal import count
+from slurm_hook.common.terminal import count
 from tests.demo_options import DIES, GPUS, SECONDS, STAGES, TWO_NODES, arguments
 from tests.sandbox import Sandbox, SandboxError
 from tests.site import Site

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from slurm_hook.errors import HostlistError
-from slurm_hook.hostlist import expand, fold
-from slurm_hook.topology import count_by_leaf, fewest_leaves
+from slurm_hook.common.errors import HostlistError
+from slurm_hook.common.hostlist import expand, fold
+from slurm_hook.decision.switches import count_by_leaf, fewest_leaves
 from tests.sandbox.conf import leaves, node_names
 
 DESCRIPTION = """\

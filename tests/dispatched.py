@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from slurm_hook import hostlist, jobs, mark, passes, snapshot
-from slurm_hook.config import Settings
-from slurm_hook.jobs import Job
-from slurm_hook.mark import Mark
+from slurm_hook.common import hostlist
+from slurm_hook.common.config import Settings
+from slurm_hook.dispatch import passes
+from slurm_hook.published import mark, snapshot
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm import jobs
+from slurm_hook.slurm.jobs import Job
 from tests.sandbox.client import Client
 
 SLEEP = "#!/bin/sh\nsleep 300\n"

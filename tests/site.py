@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from slurm_hook.hostlist import expand
+from slurm_hook.common.hostlist import expand
 from tests.sandbox import SandboxError
 from tests.sandbox.__main__ import chosen
 from tests.sandbox.client import Client

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_hook import request
+from slurm_hook.slurm import request
 from tests.sandbox import Sandbox
 
 DATA = Path(__file__).parent / "data" / "sbatch_edge_cases.jsonl"

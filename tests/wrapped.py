@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hook import cluster, hints, snapshot
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
+from slurm_hook.published import snapshot
+from slurm_hook.slurm import cluster
+from slurm_hook.submit import hints
 from tests.sandbox import Sandbox
 from tests.sandbox.client import Client
 

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, Optional
 
 import click
 
-from slurm_hook.errors import BusyError, InputError, SlurmError, StoreError, UsageError, WorkhorseError
-from slurm_hook.hostlist import fold
-from slurm_hook.terminal import count, json_option, one_line, say, tell
+from slurm_hook.common import progress
+from slurm_hook.common.errors import BusyError, InputError, SlurmError, StoreError, UsageError, WorkhorseError
+from slurm_hook.common.hostlist import fold
+from slurm_hook.common.terminal import count, json_option, one_line, say, tell
 
-from . import collect as collecting
-from . import convert, dump, dump_json, events, nodes, progress, source, times
-from .records import Reject
-from .store import Counts, Store, clusters, connect
+from ..history import collect as collecting
+from ..history import source
+from ..history.store import Counts, Store, clusters, connect
+from ..sources import converters, dump, events, json_dump, node_inventory, times
+from ..sources.records import Reject
 
 
 def database_path(ctx: click.Context, db: str | None) -> str:
@@ -118,7 +120,7 @@ class Read(NamedTuple):
 
 def _asked(db: Any, cluster: str) -> str:
     """The cluster that -M names, as Slurm has it (and rows that name theirs): one, in lower case. Raises UsageError."""
-    return cluster if cluster in clusters(db) else nodes.as_slurm_names(cluster)
+    return cluster if cluster in clusters(db) else node_inventory.as_slurm_names(cluster)
 
 
 UNNAMED = "cluster"  # in a dump that doesn't name its cluster, into a history that has none yet or several
@@ -141,10 +143,10 @@ def _check_together(options: dict[str, Any]) -> None:
 
 def stand_in(settings: Any) -> None:
     """Widen and refresh what a dispatcher that isn't heard of has left; accounting is collected all the same."""
-    from slurm_hook import watching  # noqa: PLC0415 - where dispatch has never run there is nothing to do
+    from slurm_hook.dispatch import daemon  # noqa: PLC0415 - where dispatch has never run there is nothing to do
 
     try:
-        report = watching.stand_in(settings)
+        report = daemon.stand_in(settings)
     except WorkhorseError as err:
         say(f"workhorse: dispatch isn't heard of, and nobody can stand in for it: {err}", err=True)
         return
@@ -154,7 +156,7 @@ def stand_in(settings: Any) -> None:
 
 def renew_suspects(settings: Any, stores: collecting.Stores) -> list[str]:
     """Suspects into the published scores; returns them. What was collected is kept all the same when that fails."""
-    from . import renew  # noqa: PLC0415 - numpy and scipy, which a collect needs for nothing else
+    from ..publishing import renew  # noqa: PLC0415 - numpy and scipy, which a collect needs for nothing else
 
     try:
         return list(renew.renew(stores[""].db, stores.default, settings))
@@ -167,9 +169,9 @@ def write_metrics(settings: Any) -> None:
     """Metrics where [publish] metrics says. What was collected or scored is done all the same when that fails."""
     if not settings.publish.metrics:
         return
-    from slurm_hook.installed import trusted_uids  # noqa: PLC0415 - most sites that only try have no use for it
+    from slurm_hook.common.installed import trusted_uids  # noqa: PLC0415 - most sites that only try have no use for it
 
-    from . import metrics  # noqa: PLC0415
+    from ..reports import metrics  # noqa: PLC0415
 
     try:
         metrics.write(metrics.gather(settings, uids=trusted_uids()), settings.publish.metrics)
@@ -200,13 +202,13 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     `workhorse refresh` calls it too.
     """
     now, timeout = int(time.time()), settings.slurm.timeout
-    there = nodes.as_slurm_names(options.get("cluster") or "")
-    stores.default = there or nodes.cluster_name(timeout)
-    inventory = nodes.from_slurm(timeout, there)  # a cluster that Slurm doesn't know must leave nothing behind
+    there = node_inventory.as_slurm_names(options.get("cluster") or "")
+    stores.default = there or node_inventory.cluster_name(timeout)
+    inventory = node_inventory.from_slurm(timeout, there)  # a cluster that Slurm doesn't know must leave nothing behind
     store = stores[""]
     _tell_of_the_clock(store, now)
     start, end, backfill = _stretch(settings, store, options, now)
-    nodes.save(store, inventory, now, "scontrol")
+    node_inventory.save(store, inventory, now, "scontrol")
     classify = events.Reasons(settings["events.reasons"])
     events.save(store, events.read(start, timeout, classify, store.cluster))
     reads = source.choose(settings, stores, there)
@@ -233,7 +235,7 @@ def _tell_of_the_clock(store: Store, now: int) -> None:
     mark = collecting.from_the_future(store, now)
     if mark is not None:
         say(
-            f"workhorse: {store.cluster}: an earlier run has read up to {convert.utc(mark)}, which is in the future (was this"
+            f"workhorse: {store.cluster}: an earlier run has read up to {converters.utc(mark)}, which is in the future (was this"
             " host's clock ahead?); marks are set back. If that was long ago, read what is missing with collect -S",
             err=True,
         )
@@ -249,18 +251,20 @@ def _stretch(settings: Any, store: Store, options: dict[str, Any], now: int) -> 
             store, now, overlap_hours=history.overlap_hours, deep_hours=history.deep_hours, first_days=history.first_days
         )
         if start >= end and end < now:
-            raise UsageError(f"-E {options['endtime']}: before {convert.utc(start)}, where this run begins; name a start with -S")
+            raise UsageError(
+                f"-E {options['endtime']}: before {converters.utc(start)}, where this run begins; name a start with -S"
+            )
         return min(start, end - 1), end, None
     start = times.parse_when(asked, now)
     if start >= end:
         raise UsageError(f"-S {asked}: not before -E {options['endtime']}; nothing to read")
     backfill = collecting.Backfill(store, start, end, resume=not options.get("no_resume"))
     if backfill.resumed:
-        click.echo(f"going on at {convert.utc(backfill.start)}, where the last run was interrupted", err=True)
+        click.echo(f"going on at {converters.utc(backfill.start)}, where the last run was interrupted", err=True)
     return backfill.start, end, backfill
 
 
-Beside = tuple[Optional[list[nodes.NodeSpec]], Optional[list[events.Event]]]
+Beside = tuple[Optional[list[node_inventory.NodeSpec]], Optional[list[events.Event]]]
 
 
 class Given(NamedTuple):
@@ -271,7 +275,7 @@ class Given(NamedTuple):
     header: Sequence[str]
     rows: Iterable[list[str]]
     rejects: list[Reject]
-    zone: convert.Times
+    zone: converters.Times
     beside: Beside
     private: bool = False
 
@@ -283,8 +287,8 @@ def read_dump(settings: Any, options: dict[str, Any], files: ExitStack) -> Given
     beside = _read_files(settings, options, zone)
     file = files.enter_context(dump.open_dump(path))
     if _is_json(file):
-        rows = dump_json.rows(dump_json.load(file, path), rejects.append)
-        return Given(path, dump_json.HEADER, rows, rejects, zone, beside)
+        rows = json_dump.rows(json_dump.load(file, path), rejects.append)
+        return Given(path, json_dump.HEADER, rows, rejects, zone, beside)
     fields = options["fields"].split(",") if options["fields"] else ()
     text = _dump(file, path, options["delimiter"], fields)
     return Given(path, text.header, text.rows(rejects.append), rejects, zone, beside, text.private)
@@ -338,10 +342,10 @@ def _is_json(file: Any) -> bool:
     return file.buffer.peek(64).lstrip()[:1] == b"{"
 
 
-def _read_files(settings: Any, options: dict[str, Any], zone: convert.Times) -> Beside:
+def _read_files(settings: Any, options: dict[str, Any], zone: converters.Times) -> Beside:
     """Inventory and events that came beside the dump; None where they did not. Raises InputError."""
     inventory, path = options["nodes_path"], options["events_path"]
-    specs = None if inventory is None else nodes.from_file(inventory)
+    specs = None if inventory is None else node_inventory.from_file(inventory)
     if path is None:
         return specs, None
     try:
@@ -362,9 +366,9 @@ def _add_files(stores: collecting.Stores, beside: Beside) -> Read:
     if (specs is not None or found is not None) and len(named) > 1:
         raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
     if specs is not None:
-        nodes.save(named[0], specs, 0, "file")
+        node_inventory.save(named[0], specs, 0, "file")
     if found is not None:
         events.save(named[0], found)
     for store in named:
-        nodes.infer(store)
+        node_inventory.infer(store)
     return Read(*[None if kept is None else len(kept) for kept in (specs, found)])

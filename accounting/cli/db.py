@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurm_hook.terminal import count, json_option, one_line, tell
+from slurm_hook.common import progress
+from slurm_hook.common.terminal import count, json_option, one_line, tell
 
-from . import collect as collecting
-from . import maintenance, progress, times
-from .cli import database_path
-from .store import connect, connect_to_read, loaded_text, the_cluster
+from ..history import collect as collecting
+from ..history import maintenance
+from ..history.store import connect, connect_to_read, loaded_text, the_cluster
+from ..sources import times
+from .collect import database_path
 
 SHOWN = 300  # characters of a row
 

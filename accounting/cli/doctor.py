@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from slurm_hook import installed
-from slurm_hook.config import DEFAULT_PATH, PATH_VARIABLE
-from slurm_hook.errors import UsageError
-from slurm_hook.terminal import json_option, one_line
+from slurm_hook.common import installed
+from slurm_hook.common.config import DEFAULT_PATH, PATH_VARIABLE
+from slurm_hook.common.errors import UsageError
+from slurm_hook.common.terminal import json_option, one_line
 
-from . import doctor_site, doctor_slurm
-from .doctor import OK, UNKNOWN, WORDS, Answer, Check, Host, run, verdict
+from ..doctor import site_checks, slurm_checks
+from ..doctor.checks import OK, UNKNOWN, WORDS, Answer, Check, Host, run, verdict
 
-CHECKS = (*doctor_slurm.CHECKS, *doctor_site.CHECKS)
+CHECKS = (*slurm_checks.CHECKS, *site_checks.CHECKS)
 COLOURS = ("green", "yellow", "red", "magenta")
 
 

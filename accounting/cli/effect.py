@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from slurm_hook.config import Settings
-from slurm_hook.errors import InputError, SlurmError
-from slurm_hook.terminal import count, json_option
+from slurm_hook.common import progress
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import InputError, SlurmError
+from slurm_hook.common.terminal import count, json_option
 
-from . import effect as effects
-from . import progress, times, treatment
-from .cli import database_path
-from .store import connect_to_read, the_cluster
+from ..evaluation import effect as effects
+from ..evaluation import treatment
+from ..history.store import connect_to_read, the_cluster
+from ..sources import times
+from .collect import database_path
 
 DAYS = 28
 

@@ -10,26 +10,28 @@ from typing import Any
 
 import click
 
-from slurm_hook.config import Settings
-from slurm_hook.errors import UsageError
-from slurm_hook.job_ids import check_single
-from slurm_hook.snapshot import WHILE_MARKED
-from slurm_hook.terminal import count, json_option, one_line, say
+from slurm_hook.common import progress
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import UsageError
+from slurm_hook.common.job_ids import check_single
+from slurm_hook.common.terminal import count, json_option, one_line, say
+from slurm_hook.published.snapshot import WHILE_MARKED
 
-from . import carried, progress, times
-from .attribution import Attribution, attribute
-from .backtest import STEPS, Backtest, Value, backtest, read_truth
-from .cli import database_path
-from .columns import History
-from .explain import FAILED, MARKED, STEP_FAILED, Verdict, who_broke
-from .groups import worse_groups
-from .history import load_history
-from .lemons import TIMES_MEDIAN, Lemon, describe
-from .outliers import outliers
-from .scoring import model, options
-from .store import connect_to_read, the_cluster
-from .suspects import suspects
-from .suspects import words as suspect_words
+from ..evaluation.backtest import STEPS, Backtest, Value, backtest, read_truth
+from ..history.columns import History
+from ..history.columns_reader import load_history
+from ..history.store import connect_to_read, the_cluster
+from ..reports.job_story import FAILED, MARKED, STEP_FAILED, Verdict, who_broke
+from ..scoring import carried
+from ..scoring.attributed_method import Attribution, attribute
+from ..scoring.groups import worse_groups
+from ..scoring.lemons import TIMES_MEDIAN, Lemon, describe
+from ..scoring.outliers import outliers
+from ..scoring.score import model, options
+from ..scoring.suspects import suspects
+from ..scoring.suspects import words as suspect_words
+from ..sources import times
+from .collect import database_path
 
 _SPAN = re.compile(r"(?a)(\d+(?:\.\d+)?)([dwh]?)")
 LONGEST_DAYS = 36_500.0

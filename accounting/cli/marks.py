@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurm_hook import hostlist
-from slurm_hook.errors import HostlistError, UsageError
-from slurm_hook.terminal import count, json_option, one_line, tell
+from slurm_hook.common import hostlist, progress
+from slurm_hook.common.errors import HostlistError, UsageError
+from slurm_hook.common.terminal import count, json_option, one_line, tell
 
-from . import collect as collecting
-from . import convert, dump, events, progress, times
-from .cli import database_path, see_rejects
-from .records import Reject
-from .store import Store, connect, connect_to_read, loaded_text, stored_text, the_cluster, transaction
+from ..history import collect as collecting
+from ..history.store import Store, connect, connect_to_read, loaded_text, stored_text, the_cluster, transaction
+from ..sources import converters, dump, events, times
+from ..sources.records import Reject
+from .collect import database_path, see_rejects
 
 FARTHEST = 366 * times.DAY  # s; a mark may name planned work
 LONGEST_NOTE = 1000
@@ -96,9 +96,9 @@ class Mark(NamedTuple):
     def words(self) -> str:
         """A line of --list."""
         what = f"job {self.job}" if self.node is None else f"node {self.node}"
-        until = f" to {convert.utc(self.end)}" if self.end else ""
+        until = f" to {converters.utc(self.end)}" if self.end else ""
         note = f": {self.note}" if self.note else ""
-        return f"{what} {self.mark}, {convert.utc(self.start)}{until}, by {self.who}{note}"
+        return f"{what} {self.mark}, {converters.utc(self.start)}{until}, by {self.who}{note}"
 
 
 def _nodes_of(store: Store, node: str | None, name: str | None) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
     kind_class = {"repaired": "repaired", "bad": "hardware"}.get(kind, "unknown")
     made = [events.Event(one, kind, start, end, "", options["note"], kind_class, who, SOURCE) for one in names]
     events.save(store, made)
-    later = "" if start <= now else f" from {convert.utc(start)} on"
+    later = "" if start <= now else f" from {converters.utc(start)} on"
     known_by = "collect or score" if name == "bad" else "score"
     words = f"cluster {store.cluster}: node {node} marked {name}{later}; published scores know it from the next {known_by} on"
     about = {"cluster": store.cluster, "nodes": list(names), "mark": name, "holds": True}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from slurm_hook.installed import trusted_uids
-from slurm_hook.terminal import json_option, tell
+from slurm_hook.common.installed import trusted_uids
+from slurm_hook.common.terminal import json_option, tell
 
-from . import metrics as measuring
+from ..reports import metrics as measuring
 
 
 @click.command()

@@ -7,12 +7,16 @@ from typing import Any
 
 import click
 
-from slurm_hook.terminal import count, json_option, tell
+from slurm_hook.common import progress
+from slurm_hook.common.terminal import count, json_option, tell
 
-from . import cli_effect, decisions, progress, report_html, times
-from . import report as reporting
-from .cli import database_path
-from .store import connect_to_read, the_cluster
+from ..evaluation import decisions
+from ..history.store import connect_to_read, the_cluster
+from ..reports import contents as reporting
+from ..reports import report_html
+from ..sources import times
+from . import effect as cli_effect
+from .collect import database_path
 
 
 @click.command()

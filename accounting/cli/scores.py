@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from slurm_hook.config import Settings
-from slurm_hook.table import print_nodes
-from slurm_hook.terminal import count, json_option, say, tell
+from slurm_hook.common import progress
+from slurm_hook.common.config import Settings
+from slurm_hook.common.terminal import count, json_option, say, tell
+from slurm_hook.published.node_table import print_nodes
 
-from . import cli as collecting
-from . import progress, times
-from . import refresh as refreshing
-from .cli import database_path, write_metrics
-from .store import connect, connect_to_read, the_cluster
+from ..history.store import connect, connect_to_read, the_cluster
+from ..publishing import refresh as refreshing
+from ..sources import times
+from . import collect as collecting
+from .collect import database_path, write_metrics
 
 _PATHS = [
     click.option("--db", type=click.Path(), help="history database; default: [history] path"),

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from slurm_hook.config import DEFAULT_PATH, Settings
-from slurm_hook.errors import SlurmError, SnapshotError
-from slurm_hook.snapshot import Live, Scores, read_live, read_scores
+from slurm_hook.common.config import DEFAULT_PATH, Settings
+from slurm_hook.common.errors import SlurmError, SnapshotError
+from slurm_hook.published.snapshot import Live, Scores, read_live, read_scores
 
-from . import sacct, sqlite_words
+from ..history import sqlite_words
+from ..sources import sacct
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 WORDS = ("ok", "WARNING", "CRITICAL", "UNKNOWN")

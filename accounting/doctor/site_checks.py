@@ -15,13 +15,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_hook import __version__, bounded
-from slurm_hook.config import SETTINGS
-from slurm_hook.errors import SlurmError, SnapshotError
-from slurm_hook.terminal import count
+from slurm_hook import __version__
+from slurm_hook.common import bounded
+from slurm_hook.common.config import SETTINGS
+from slurm_hook.common.errors import SlurmError, SnapshotError
+from slurm_hook.common.terminal import count
 
-from . import decisions, sqlite_words
-from .doctor import ANEW, Answer, Check, Host, ago, bad, ok, warn
+from ..evaluation import decisions
+from ..history import sqlite_words
+from .checks import ANEW, Answer, Check, Host, ago, bad, ok, warn
 
 SCORER_PACKAGES = ("numpy", "scipy", "sqlite_utils", "rich", "hostlist", "prometheus_client", "jinja2")
 TIMERS = ("collect", "refresh", "dispatch")

@@ -9,10 +9,10 @@ import re
 import sys
 from pathlib import Path
 
-from slurm_hook import bounded
-from slurm_hook.errors import SlurmError
+from slurm_hook.common import bounded
+from slurm_hook.common.errors import SlurmError
 
-from .doctor import TIMEOUT, Answer, Check, Host, bad, ok, warn
+from .checks import TIMEOUT, Answer, Check, Host, bad, ok, warn
 
 OLDEST, NEWEST = (20, 11), (26, 5)
 PUBLISHED_PYSLURM = ((25, 11),)
@@ -64,7 +64,7 @@ def pyslurm(host: Host) -> Answer:
     return warn(f"{why}; sacct is used, with the same records", "install a release that fits, or remove it")
 
 
-_ASK_PYSLURM = "from accounting import source; print(source.why_not_pyslurm({}) or '')"
+_ASK_PYSLURM = "from accounting.history import source; print(source.why_not_pyslurm({}) or '')"
 
 
 def why_not_pyslurm() -> str | None:

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaincinv
 
-from slurm_hook.errors import InputError
+from slurm_hook.common.errors import InputError
+from slurm_hook.common.progress import Step, silent
 
-from .attribution import attribute
-from .blame import Model
-from .capability import Options
-from .columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by, together
-from .convert import LAST_TIME
-from .failures import SAME_OUTAGE
-from .lemons import failed_attempts
-from .progress import Step, silent
-from .truncate import until
+from ..history.columns import DOWN, DRAIN, REASON_HARDWARE, RIGHT, FloatArray, History, sum_by, together
+from ..history.truncate import until
+from ..scoring.attributed_method import attribute
+from ..scoring.em import Model
+from ..scoring.failures import SAME_OUTAGE
+from ..scoring.lemons import failed_attempts
+from ..scoring.published_method import Options
+from ..sources.converters import LAST_TIME
 
 DAY = 86400.0
 CHAIN = DAY  # a run submitted again within a day of its failure is the same run

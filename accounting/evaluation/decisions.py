@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_hook import installed, log, logfiles
-from slurm_hook.errors import InputError
+from slurm_hook.common import installed
+from slurm_hook.common.errors import InputError
+from slurm_hook.published import decision_log, log_reader
 
 LOG_FILE = "/var/log/workhorse/workhorse.log"
 JOURNAL = "the journal"
@@ -23,7 +24,7 @@ def source(path: str = LOG_FILE) -> str | None:
     """Where decisions can be read from here: the log file, the journal, or nowhere."""
     if os.access(path, os.R_OK):
         return path
-    return JOURNAL if logfiles.has_journal() else None
+    return JOURNAL if log_reader.has_journal() else None
 
 
 def read(where: str | None, since: float, until: float) -> Iterator[dict[str, Any]]:
@@ -31,8 +32,8 @@ def read(where: str | None, since: float, until: float) -> Iterator[dict[str, An
     if where is None:
         return
     service = {0, *installed.trusted_uids()}
-    for entry in logfiles.journal(since, until, MAX_LINES) if where == JOURNAL else _file(where, since, until):
-        if since <= entry.time <= until and logfiles.believed(entry, None, service):
+    for entry in log_reader.journal(since, until, MAX_LINES) if where == JOURNAL else _file(where, since, until):
+        if since <= entry.time <= until and log_reader.believed(entry, None, service):
             yield {**entry.fields, "time": entry.time}
 
 
@@ -45,14 +46,14 @@ def route(line: Mapping[str, Any]) -> str:
 def fallback(line: Mapping[str, Any]) -> str:
     """Why mode steer acted as avoid, one of log.FALLBACKS or "other"; "" where it didn't."""
     told = line.get("fallback", "")
-    return told if told == "" or told in log.FALLBACKS else "other"
+    return told if told == "" or told in decision_log.FALLBACKS else "other"
 
 
-def _file(path: str, since: float, now: float) -> Iterator[logfiles.Entry]:
+def _file(path: str, since: float, now: float) -> Iterator[log_reader.Entry]:
     """Of a log and of what logrotate made of it, at most the last MAX_LINES: the newest are what is asked for."""
     try:
-        for line in logfiles.last_lines(path, MAX_LINES, since):
-            entry = logfiles.of_file(line, now)
+        for line in log_reader.last_lines(path, MAX_LINES, since):
+            entry = log_reader.of_file(line, now)
             if entry is not None:
                 yield entry
     except OSError as err:

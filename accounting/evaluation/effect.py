@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from .columns import FloatArray
+from ..history.columns import FloatArray
 
 LEVEL = 0.95  # of the confidence intervals
 RESAMPLES = 2000  # of the bootstrap

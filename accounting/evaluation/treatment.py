@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hook import mark
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
+from slurm_hook.published import mark
 
-from . import failures, sacct
-from .columns import WRONG
+from ..history.columns import WRONG
+from ..history.columns_reader import load_history
+from ..scoring import failures
+from ..sources import sacct
 from .effect import Group
-from .history import load_history
 
 FIELDS = ("JobIDRaw", "Submit", "Comment")
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import records
+from ..sources import records
 from .earlier import Earlier
 from .members import Key, Members, Old
 from .store import Counts, Store, stored_text, transaction

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import sqlite_utils
 
-from slurm_hook.errors import BusyError, InputError, StoreError
-from slurm_hook.snapshot import hand_over
+from slurm_hook.common.errors import BusyError, InputError, StoreError
+from slurm_hook.published.snapshot import hand_over
 
-from . import bulk, convert, records, sacct, schema
+from ..sources import converters, records, sacct
+from . import bulk_writer, schema
 from .store import Counts, Store, clusters, transaction
 
 HOUR = 3600
@@ -90,7 +91,7 @@ class Stores:
 
 
 def store_rows(
-    stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: convert.Times | None = None,
+    stores: Stores, header: Sequence[str], rows: Iterable[list[str]], *, source: str, times: converters.Times | None = None,
     private: bool = False,
 ) -> Counts:  # fmt: skip
     """Write all rows of one source. Returns counts. Raises InputError when the header lacks what is needed.
@@ -106,14 +107,14 @@ def store_rows(
     def reject(aside: records.Reject) -> None:
         rejects.append(records.withheld(aside) if private else aside)
 
-    writers: dict[str, bulk.Writer] = {}
+    writers: dict[str, bulk_writer.Writer] = {}
     total = Counts()
     groups = reader.groups(rows, reject)
     with no_cycle_search():
-        while some := list(islice(groups, bulk.AT_ONCE)):
+        while some := list(islice(groups, bulk_writer.AT_ONCE)):
             for cluster, mine in by_cluster(some).items():
                 if cluster not in writers:
-                    writers[cluster] = bulk.Writer(stores[cluster], reader, reject)
+                    writers[cluster] = bulk_writer.Writer(stores[cluster], reader, reject)
                 writers[cluster].add(mine)
             total += keep_rejects(stores, source, rejects)
         for writer in writers.values():

@@ -1,4 +1,4 @@
-"""The history as columns: what the scorer reads. Filled by `accounting.store`, read by capability and attribution.
+"""The history as columns: what the scorer reads. Filled by `accounting.history.store`, read by capability and attribution.
 
 Plain numpy arrays of equal length per table; indices are positions in the name tables. Times are epoch seconds (float64),
 memory MiB (float64), unknown values NaN or -1.

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_hook.config import Settings
-from slurm_hook.errors import StoreError
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import StoreError
 
+from ..sources.events import Reasons
 from . import columns as c
 from . import culprits, failed_steps, settled
-from .events import Reasons
 from .store import loaded_text
 
 DAY = 86_400.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import records
+from ..sources import records
 from .store import Store, loaded_text
 
 # field → what of an attempt is known by it alone

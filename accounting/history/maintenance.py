@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, NamedTuple
 
-from slurm_hook.errors import StoreError
+from slurm_hook.common.errors import StoreError
 
 from .store import explain, transaction
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-from . import records
+from ..sources import records
 from .store import Store, transaction
 
 Key = tuple[int, int]  # job id, submit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_hook.errors import SlurmError
+from slurm_hook.common.errors import SlurmError
 
-from . import collect, pyslurm_source, records
-from .pyslurm_source import UnfitError
+from ..sources import pyslurm_source, records
+from ..sources.pyslurm_source import UnfitError
+from . import collect
 
 
 def choose(settings: Any, stores: collect.Stores, cluster: str = "") -> collect.Source:

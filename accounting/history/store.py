@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import hostlist
 import sqlite_utils
 
-from slurm_hook.errors import StoreError, UsageError
-from slurm_hook.snapshot import hand_over
+from slurm_hook.common.errors import StoreError, UsageError
+from slurm_hook.published.snapshot import hand_over
 
-from . import records, schema
+from ..sources import records
+from . import schema
 from .sqlite_words import BUSY_SECONDS, explain, look_at
 
 _CACHE_SIZE = 100_000  # names of a kind

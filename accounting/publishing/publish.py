@@ -14,14 +14,15 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from slurm_hook import installed, luatable
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import SCORES_NAME, NodeScore, Scores, read_scores, scores_to_json, write_json, write_text
+from slurm_hook.common import installed
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.published import lua_table
+from slurm_hook.published.snapshot import SCORES_NAME, NodeScore, Scores, read_scores, scores_to_json, write_json, write_text
 
-from .history import gpu_size
-from .nodes import NodeSpec
-from .scoring import NodeRow, ScoreTable
+from ..history.columns_reader import gpu_size
+from ..scoring.score import NodeRow, ScoreTable
+from ..sources.node_inventory import NodeSpec
 
 ARCHIVE = "snapshots"
 STATE = os.path.dirname(Settings().history.path)  # on the controller
@@ -90,7 +91,7 @@ def publish(scores: Scores, settings: Settings) -> str:
     write_json(archive, f"{scores.id}.json", data)
     _drop_old(archive, scores.created - settings.publish.keep_days * 86400)
     for place in _table_folders(folder):
-        write_text(place, luatable.NAME, luatable.text(scores))
+        write_text(place, lua_table.NAME, lua_table.text(scores))
     return write_json(folder, SCORES_NAME, data)
 
 

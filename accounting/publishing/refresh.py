@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slurm_hook.config import Settings
-from slurm_hook.snapshot import Scores
+from slurm_hook.common import progress
+from slurm_hook.common.config import Settings
+from slurm_hook.published.snapshot import Scores
 
-from . import carried, progress, publish, settled
-from .history import load_history, window_of
-from .nodes import present
-from .scoring import score_history
-from .stretches import none
+from ..history import settled
+from ..history.columns_reader import load_history, window_of
+from ..scoring import carried
+from ..scoring.score import score_history
+from ..scoring.stretches import none
+from ..sources.node_inventory import present
+from . import publish
 
 STEPS = 3
 COST_DAYS = 30.0  # jobs of this many days make the percentiles of the cost rank

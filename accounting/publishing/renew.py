@@ -6,14 +6,14 @@ import json
 import time
 from typing import Any
 
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError
-from slurm_hook.installed import trusted_uids
-from slurm_hook.snapshot import WHILE_MARKED, read_scores
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.common.installed import trusted_uids
+from slurm_hook.published.snapshot import WHILE_MARKED, read_scores
 
+from ..history.columns_reader import load_history
+from ..scoring.suspects import LASTS, WITHIN, of_history
 from . import publish
-from .history import load_history
-from .suspects import LASTS, WITHIN, of_history
 
 
 def renew(db: Any, cluster: str, settings: Settings, now: float | None = None) -> tuple[str, ...]:

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
+from slurm_hook.common.progress import Step, silent
 
-from . import capability, carried, explain, lemons, scoring
-from .attribution import Attribution, attribute
-from .columns import WRONG, History
-from .decisions import fallback
-from .history import load_history
+from ..evaluation.decisions import fallback
+from ..history.columns import WRONG, History
+from ..history.columns_reader import load_history
+from ..scoring import carried, lemons, published_method, score
+from ..scoring.attributed_method import Attribution, attribute
+from ..scoring.outliers import outliers
+from . import job_story
 from .metrics import decision_key
-from .outliers import outliers
-from .progress import Step, silent
 from .story import Story, first_jobs, stories
 
 WORST_NODES = 10
@@ -146,11 +147,11 @@ def gather(
     history = load_history(db, cluster, as_of, settings.scoring.window_days, settings)
     step("scoring")
     threshold = carried.threshold(db, cluster, carried.kind(settings), as_of)
-    table = scoring.score_history(history, settings, threshold=threshold)
+    table = score.score_history(history, settings, threshold=threshold)
     options = carried.options(db, cluster, settings, as_of)
-    scored = attribute(history, options, scoring.model(settings))
+    scored = attribute(history, options, score.model(settings))
     step("telling the stories")
-    published = capability.score_history(history, options)
+    published = published_method.score_history(history, options)
     rows = [row for row, here in zip(table.rows, history.nodes.here.tolist()) if here]  # those that left are nobody's care
     cells = {row.name: _cell(row, as_of) for row in rows}
     lines = sorted(decisions, key=lambda line: -float(line.get("time", 0)))
@@ -169,11 +170,11 @@ def gather(
     )
 
 
-def _cell(row: scoring.NodeRow, as_of: float) -> Cell:
+def _cell(row: score.NodeRow, as_of: float) -> Cell:
     return Cell(row.name, row.relative, row.low, row.high, row.hazard, row.tasks, row.lemon, row.suspect_until > as_of, row.note)
 
 
-def _overview(history: History, scored: Attribution, table: scoring.ScoreTable, settings: Settings) -> Overview:
+def _overview(history: History, scored: Attribution, table: score.ScoreTable, settings: Settings) -> Overview:
     tasks, failures = history.tasks, scored.failures
     hours = np.maximum(np.minimum(tasks.end, history.as_of) - tasks.start, 0) / 3600
     failure = failures.of_attempt[tasks.attempt]
@@ -222,7 +223,7 @@ def hostlist_key(name: str) -> tuple[Any, ...]:
 
 
 def _worst(
-    db: Any, history: History, scored: Attribution, published: capability.CapabilityTable, cells: Mapping[str, Cell]
+    db: Any, history: History, scored: Attribution, published: published_method.CapabilityTable, cells: Mapping[str, Cell]
 ) -> tuple[Worst, ...]:
     """Lemons and suspects first, then by capability; of nodes that are alike, the one blamed for most failures first, then
     the one that has done most. Nodes that don't stand out aren't listed."""
@@ -297,7 +298,7 @@ def _by_day(lines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str,
 
 def _sentence(history: History, scored: Attribution, failure: int, jobs: Mapping[int, int]) -> str:
     """What `explain` says. It speaks of a job's last failure; of an earlier one the shares are told."""
-    said = explain.who_broke(history, scored, jobs.get(failure, 0))
+    said = job_story.who_broke(history, scored, jobs.get(failure, 0))
     rows = np.flatnonzero(scored.failures.failure == failure)
     top = float(scored.blame[rows].max()) if len(rows) else 0.0
     if said.nodes and (said.own, said.nodes[0][1]) == (float(scored.own[failure]), top):

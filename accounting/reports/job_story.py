@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hook.terminal import count
+from slurm_hook.common.terminal import count
 
-from .attribution import Attribution
-from .columns import DOWN, DRAIN, REASON_HARDWARE, REASON_USER, REPORTED, RIGHT, SILENT, WRONG, History
-from .failures import near
-from .lemons import LIKELY_BLAME
-from .suspects import EARLY, FAILURES, USERS, WITHIN
+from ..history.columns import DOWN, DRAIN, REASON_HARDWARE, REASON_USER, REPORTED, RIGHT, SILENT, WRONG, History
+from ..scoring.attributed_method import Attribution
+from ..scoring.failures import near
+from ..scoring.lemons import LIKELY_BLAME
+from ..scoring.suspects import EARLY, FAILURES, USERS, WITHIN
 
 FAILED, STEP_FAILED, MARKED = "it failed", "a step of the completed job failed", "its result, marked wrong, came"
 SURE = 0.5  # share of the blame from which a cause is named

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
-from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores
-from slurm_hook.terminal import count
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.common.terminal import count
+from slurm_hook.published.snapshot import WHILE_MARKED, NodeScore, Scores
 
 if TYPE_CHECKING:
     from .story import Failure, Story
@@ -108,10 +108,12 @@ def history_readable(settings: Settings) -> bool:
 
 def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> dict[str, Story]:
     """Stories of nodes by name. Raises StoreError."""
-    from . import capability, carried, progress, scoring  # noqa: PLC0415 - numpy
-    from .attribution import attribute  # noqa: PLC0415
-    from .history import load_history  # noqa: PLC0415
-    from .store import connect_to_read  # noqa: PLC0415
+    from slurm_hook.common import progress  # noqa: PLC0415 - numpy
+
+    from ..history.columns_reader import load_history  # noqa: PLC0415
+    from ..history.store import connect_to_read  # noqa: PLC0415
+    from ..scoring import carried, published_method, score  # noqa: PLC0415 - numpy
+    from ..scoring.attributed_method import attribute  # noqa: PLC0415
     from .story import stories  # noqa: PLC0415
 
     db = connect_to_read(settings.history.path)
@@ -120,8 +122,8 @@ def told_by_history(settings: Settings, cluster: str, names: Sequence[str]) -> d
         history = load_history(db, cluster, time.time(), settings.scoring.window_days, settings)
         step("scoring")
         options = carried.options(db, cluster, settings, history.as_of)
-        scored = attribute(history, options, scoring.model(settings))
-        table = capability.score_history(history, options)
+        scored = attribute(history, options, score.model(settings))
+        table = published_method.score_history(history, options)
         position = {name: at for at, name in enumerate(history.nodes.names)}
         known = [name for name in names if name in position]
         return {story.node: story for story in stories(db, history, scored, table, [position[name] for name in known])}
@@ -164,7 +166,7 @@ def _failure_words(failure: Failure) -> str:
 
 def own_jobs(node: str, now: float) -> list[str]:
     """What became of one's own jobs on a node, told by sacct. Nothing where Slurm doesn't answer: it is an extra."""
-    from . import sacct  # noqa: PLC0415
+    from ..sources import sacct  # noqa: PLC0415
 
     user = pwd.getpwuid(os.geteuid()).pw_name
     since = f"uts{now - OWN_DAYS * 86400:.0f}"

@@ -17,14 +17,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from slurm_hook import __version__, log
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError, WorkhorseError
-from slurm_hook.installed import disabled
-from slurm_hook.snapshot import Live, Scores, read_live, read_scores
+from slurm_hook import __version__
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError, WorkhorseError
+from slurm_hook.common.installed import disabled
+from slurm_hook.published import decision_log
+from slurm_hook.published.snapshot import Live, Scores, read_live, read_scores
 
-from . import decisions
-from .sqlite_words import look_at
+from ..evaluation import decisions
+from ..history.sqlite_words import look_at
 
 FILE_NAME = "workhorse.prom"
 DAY = 86400
@@ -108,14 +109,14 @@ class Metrics:
     def fill_decisions(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Decisions by route and action. Whatever else a line says becomes `other`: anyone can write to syslog."""
         found: Counter[tuple[str, str]] = Counter()
-        failed: Counter[str] = Counter(dict.fromkeys(log.FAILURES, 0))
-        fell_back: Counter[str] = Counter(dict.fromkeys(log.FALLBACKS, 0))
+        failed: Counter[str] = Counter(dict.fromkeys(decision_log.FAILURES, 0))
+        fell_back: Counter[str] = Counter(dict.fromkeys(decision_log.FALLBACKS, 0))
         for line in lines:
             key = decision_key(line)
             found[key] += 1
             if key[1] == "fail_open":
                 reason = line.get("reason")
-                failed[reason if reason in log.FAILURES else "other"] += 1
+                failed[reason if reason in decision_log.FAILURES else "other"] += 1
             elif decisions.fallback(line):
                 fell_back[decisions.fallback(line)] += 1
         for (route, action), count in found.items():

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jinja2
 
 from slurm_hook import __version__
-from slurm_hook.errors import WorkhorseError
-from slurm_hook.terminal import count
+from slurm_hook.common.errors import WorkhorseError
+from slurm_hook.common.terminal import count
 
-from . import report as reporting
+from . import contents as reporting
 from .story import Failure, Group, Story
 
 # capability over the median: upper bounds of the heat map's classes, and what they are called
@@ -54,7 +54,7 @@ class Timeline(NamedTuple):
 def render(report: reporting.Report) -> str:
     """The whole page."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("accounting"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.PackageLoader("accounting.reports"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(clean=clean, when=when, short=short, percent=lambda share: f"{share:.0%}")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from . import attribution as attributing
-from . import capability
-from .columns import History
-from .store import loaded_text
+from ..history.columns import History
+from ..history.store import loaded_text
+from ..scoring import attributed_method as attributing
+from ..scoring import published_method
 
 MOST_POINTS = 240
 MOST_FAILURES = 60
@@ -76,7 +76,7 @@ class Story:
 
 
 def stories(
-    db: Any, history: History, scored: attributing.Attribution, table: capability.CapabilityTable, nodes: Iterable[int]
+    db: Any, history: History, scored: attributing.Attribution, table: published_method.CapabilityTable, nodes: Iterable[int]
 ) -> list[Story]:
     """The stories of some nodes (positions in `history.nodes`), in that order."""
     wanted = list(nodes)
@@ -95,7 +95,7 @@ def stories(
     ]
 
 
-def _groups(history: History, table: capability.CapabilityTable, node: int) -> tuple[Group, ...]:
+def _groups(history: History, table: published_method.CapabilityTable, node: int) -> tuple[Group, ...]:
     rows = np.flatnonzero(table.groups.node == node)
     found = []
     for row in rows:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaincc, gammaincinv
 
+from ..history.columns import FloatArray, History, sum_by
+from ..history.truncate import until
 from . import exposure as exposures
 from . import failures as failing
 from . import trust as trusting
-from .blame import Evidence, Model, Solution, solve
-from .capability import Options
-from .columns import FloatArray, History, sum_by
+from .em import Evidence, Model, Solution, solve
+from .published_method import Options
 from .stretches import Stretches
-from .truncate import until
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
 
-from . import scoring
-from .capability import Options
-from .store import transaction
+from ..history.store import transaction
+from . import score
+from .published_method import Options
 from .stretches import Stretches, none, pack, unpack
 
 KEEP = 30 * 86400.0
@@ -29,7 +29,7 @@ def threshold(db: Any, cluster: str, method: str, as_of: float) -> float | None:
 
 def options(db: Any, cluster: str, settings: Settings, as_of: float) -> Options:
     """The scoring settings for whoever tells of the attributed scores of a moment: with the threshold that they have."""
-    return scoring.options(settings, threshold(db, cluster, kind(settings, "attributed"), as_of))
+    return score.options(settings, threshold(db, cluster, kind(settings, "attributed"), as_of))
 
 
 def kind(settings: Settings, method: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from .columns import FloatArray, sum_by
+from ..history.columns import FloatArray, sum_by
 
 BASE_HAZARD = 6.5 / (1000 * 24)  # failures per node-hour of a typical cluster, while the history says nothing
 BASE_FAILURES = 1.0  # how many failures that assumption is worth

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..history.columns import SILENT, WRONG, FloatArray, History, Tasks, sum_by
 from . import stretches
-from .capability import HOUR, Options, heavy_groups, otsu
-from .columns import SILENT, WRONG, FloatArray, History, Tasks, sum_by
+from .published_method import HOUR, Options, heavy_groups, otsu
 from .stretches import Stretches
 from .theilsen import BOUNDS, bound_of, pairs, slopes
 from .trust import Trust

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import pdtr, pdtrik
 
-from .columns import (
+from ..history.columns import (
     DOWN,
     DRAIN,
     REASON_HARDWARE,

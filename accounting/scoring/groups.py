@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaincc
 
-from slurm_hook.errors import ConfigError
-from slurm_hook.terminal import count
+from slurm_hook.common.errors import ConfigError
+from slurm_hook.common.terminal import count
 
-from .attribution import Attribution
-from .columns import History
+from ..history.columns import History
+from .attributed_method import Attribution
 
 TIMES_REST = 1.5  # a group is told when its hazard is over so many times the rest's,
 CERTAINTY = 0.95  # with this probability, also without its worst member

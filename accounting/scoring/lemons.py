@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hook.terminal import count
+from slurm_hook.common.terminal import count
 
-from .attribution import Attribution
-from .columns import DOWN, DRAIN, MARKED_BAD, MARKED_IGNORE, REPORTED, WRONG, FloatArray, History, sum_by
+from ..history.columns import DOWN, DRAIN, MARKED_BAD, MARKED_IGNORE, REPORTED, WRONG, FloatArray, History, sum_by
+from .attributed_method import Attribution
 from .failures import EVENT_NEAR, near
 from .trust import marked_now
 

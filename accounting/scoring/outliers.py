@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import pdtrc
 
-from slurm_hook.terminal import count
+from slurm_hook.common.terminal import count
 
-from .attribution import Attribution
-from .columns import MARKED_IGNORE, SILENT, FloatArray, History, IntArray, sum_by
+from ..history.columns import MARKED_IGNORE, SILENT, FloatArray, History, IntArray, sum_by
+from .attributed_method import Attribution
 from .trust import marked_now
 
 LATE = 2.0  # h of work before a failure that is counted: most jobs that break themselves do so earlier

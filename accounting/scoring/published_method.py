@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import FloatArray, History, IntArray, sum_by
+from ..history.columns import FloatArray, History, IntArray, sum_by
 from .theilsen import slopes
 
 HOUR = 3600.0

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
 
-from . import capability
-from .attribution import attribute
-from .blame import Model
-from .columns import MARKED_IGNORE, FloatArray, History
+from ..history.columns import MARKED_IGNORE, FloatArray, History
+from . import published_method
+from .attributed_method import attribute
+from .em import Model
 from .groups import worse_groups
 from .lemons import find_lemons
 from .stretches import Stretches
@@ -56,11 +56,11 @@ class ScoreTable:
     past: Stretches | None = None  # settled stretches for the next run
 
 
-def options(settings: Settings, carried: float | None = None) -> capability.Options:
+def options(settings: Settings, carried: float | None = None) -> published_method.Options:
     """The scoring settings as the published method takes them; a heavy_threshold of 0 stands for Otsu's, `carried` for the
     one that an earlier run found."""
     scoring = settings.scoring
-    return capability.Options(
+    return published_method.Options(
         heavy_threshold=scoring.heavy_threshold or carried,
         overload_threshold=scoring.overload_threshold,
         max_gap_hours=scoring.max_gap_hours,
@@ -88,7 +88,7 @@ def score_history(
 
 
 def _attributed(
-    history: History, chosen: capability.Options, constants: Model, past: Stretches | None, chassis: str
+    history: History, chosen: published_method.Options, constants: Model, past: Stretches | None, chassis: str
 ) -> ScoreTable:
     scored = attribute(history, chosen, constants, past)
     lemon, until = find_lemons(history, scored), suspects(history, scored.failures)
@@ -131,8 +131,8 @@ def little(failures: int, heavy_hours: float) -> tuple[str, ...]:
     return (f"too little history to tell nodes apart ({seen}; {LEAST_FAILURES} failures are few): take ranks as noise",)
 
 
-def _published(history: History, chosen: capability.Options) -> ScoreTable:
-    table, until = capability.score_history(history, chosen), of_history(history)
+def _published(history: History, chosen: published_method.Options) -> ScoreTable:
+    table, until = published_method.score_history(history, chosen), of_history(history)
     middle = float(np.median(table.capability[np.isfinite(table.capability)])) if _any(table.capability) else 0.0
     rows = tuple(
         NodeRow(

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .capability import running_latest
-from .columns import SILENT, WRONG, FloatArray, History, sum_by
+from ..history.columns import SILENT, WRONG, FloatArray, History, sum_by
+from .published_method import running_latest
 from .theilsen import BOUNDS, pairs
 from .trust import Trust
 

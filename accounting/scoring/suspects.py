@@ -9,12 +9,12 @@ import time as clock
 
 import numpy as np
 
-from slurm_hook.snapshot import WHILE_MARKED
-from slurm_hook.terminal import count
+from slurm_hook.common.terminal import count
+from slurm_hook.published.snapshot import WHILE_MARKED
 
-from .columns import MARKED_BAD, BoolArray, FloatArray, History
+from ..history.columns import MARKED_BAD, BoolArray, FloatArray, History
+from ..history.truncate import until
 from .failures import Failures, attempted, collect
-from .truncate import until
 from .trust import from_events, marked_now
 
 LISTED = 5  # jobs that are told

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from .columns import FloatArray
+from ..history.columns import FloatArray
 
 BOUNDS = (512, 256, 128, 64, 32, 16)  # points kept of a longer series: the largest for which pairs stay under MAX_PAIRS
 MAX_PAIRS = 100_000_000

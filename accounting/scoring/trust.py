@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import MARKED_BAD, MARKED_IGNORE, MARKS, REASON_REPAIRED, REPAIRED, Events, FloatArray
+from ..history.columns import MARKED_BAD, MARKED_IGNORE, MARKS, REASON_REPAIRED, REPAIRED, Events, FloatArray
 
 REPAIR_FACTOR = 0.5
 ONE_REPAIR = 86400.0  # s; what is told of repairs in this time is told of one

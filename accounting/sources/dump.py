@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
 from typing import IO
 
-from slurm_hook.errors import InputError
-from slurm_hook.terminal import one_line
+from slurm_hook.common.errors import InputError
+from slurm_hook.common.terminal import one_line
 
 from . import records
 from .repair import ID, Fitter

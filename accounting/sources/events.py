@@ -8,11 +8,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_hook.errors import ConfigError
+from slurm_hook.common.errors import ConfigError
 
-from . import convert, sacct
+from ..history.store import Store, stored_text, transaction
+from . import converters, sacct
 from .records import Reject
-from .store import Store, stored_text, transaction
 
 KINDS = ("down", "drain", "repaired", "bad", "ignore")
 CLASSES = ("hardware", "user", "planned", "repaired")
@@ -71,7 +71,7 @@ def kind_of(state: str) -> str | None:
     return "drain" if "DRAIN" in state else None
 
 
-def parse(text: str, times: convert.Times, classify: Reasons, *, user_last: bool = False) -> Iterator[Event]:
+def parse(text: str, times: converters.Times, classify: Reasons, *, user_last: bool = False) -> Iterator[Event]:
     """Output of `sacctmgr -P list event` → events. A reason may hold bars and line breaks: a row ends where the next begins.
 
     user_last: the order that sacctmgr has by itself (reason, user) instead of ours (user, reason).
@@ -95,7 +95,7 @@ def read(start: int, timeout: float, classify: Reasons, cluster: str) -> list[Ev
     """Events of a cluster that were not over before `start`. Raises SlurmError."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "list", "event", f"cluster={cluster}", f"start=uts{start}",
             f"format={_FORMAT}"]  # fmt: skip
-    return list(parse(sacct.run(argv, timeout), convert.Times(), classify))
+    return list(parse(sacct.run(argv, timeout), converters.Times(), classify))
 
 
 def save(store: Store, events: Iterable[Event]) -> int:
@@ -165,6 +165,6 @@ def when(value: object) -> int:
 
 
 def _bounded(epoch: float) -> int:
-    if not 0 < epoch < convert.LAST_TIME:
+    if not 0 < epoch < converters.LAST_TIME:
         raise ValueError(f"{epoch!r} is not a time between 1970 and 2286")
     return int(epoch)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from slurm_hook.errors import InputError
+from slurm_hook.common.errors import InputError
 
 from . import records
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from slurm_hook.errors import InputError, UsageError
+from slurm_hook.common.errors import InputError, UsageError
 
-from . import convert, sacct
-from .store import Store, expand_nodes, transaction
+from ..history.store import Store, expand_nodes, transaction
+from . import converters, sacct
 
 
 class NodeSpec(NamedTuple):
@@ -40,8 +40,9 @@ def parse_nodes(text: str) -> list[NodeSpec]:
             gpus, kind = gpu_count(found.get("Gres", ""))
             specs.append(
                 NodeSpec(
-                    found["NodeName"], convert.integer(found.get("RealMemory", "")), convert.integer(found.get("CPUTot", "")),
-                    gpus, kind, found.get("Gres", ""), found.get("AvailableFeatures", ""), found.get("Partitions", ""),
+                    found["NodeName"], converters.integer(found.get("RealMemory", "")),
+                    converters.integer(found.get("CPUTot", "")), gpus, kind, found.get("Gres", ""),
+                    found.get("AvailableFeatures", ""), found.get("Partitions", ""),
                 )
             )  # fmt: skip
     return specs

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
 
-from . import convert
+from . import converters
 
 
 class Field(NamedTuple):
@@ -211,7 +211,7 @@ class Reader:
     nothing can be said is missing (JobIDRaw or JobID, Submit, State).
     """
 
-    def __init__(self, header: Sequence[str], *, times: convert.Times | None = None, cluster: str = "") -> None:
+    def __init__(self, header: Sequence[str], *, times: converters.Times | None = None, cluster: str = "") -> None:
         at = column_positions(header)
         missing = [n for n in ("JobIDRaw", "Submit", "State") if at[n] < 0]
         if missing:
@@ -220,13 +220,13 @@ class Reader:
         self.lacking = [name for name, position in at.items() if position < 0]
         self._kept, self._kept_of_step = _getter(at, FIELD_NAMES), _getter(at, STEP_FIELDS)
         self._cluster = cluster
-        times = convert.Times() if times is None else times
+        times = converters.Times() if times is None else times
         self._later = times.later_reading
         # a cluster's rows repeat the same few texts: each is converted once
-        self._time, self._tres = times, Memo(convert.parse_tres)
-        self._number, self._state = Memo(convert.integer), Memo(convert.state)
-        self._code, self._word, self._limit = Memo(convert.exit_code), Memo(host_text), Memo(convert.limit_minutes)
-        self._memory = Memo(convert.memory)
+        self._time, self._tres = times, Memo(converters.parse_tres)
+        self._number, self._state = Memo(converters.integer), Memo(converters.state)
+        self._code, self._word, self._limit = Memo(converters.exit_code), Memo(host_text), Memo(converters.limit_minutes)
+        self._memory = Memo(converters.memory)
 
     def groups(self, rows: Iterable[list[str]], reject: Callable[[Reject], None]) -> Iterator[Group]:
         """Join each job's row with the steps that follow it. A step without its job is rejected."""
@@ -273,7 +273,7 @@ class Reader:
         parents = _NO_PARENTS if label.isdigit() else _parents(label)
         state, cancelled_by = self._state[state_text]
         start, end, elapsed, flags = self._times(begin, finish, lasted, state)
-        tres: convert.Tres = self._tres[tres_text]
+        tres: converters.Tres = self._tres[tres_text]
         cpus, nnodes = self._number[cpu_text], self._number[allocated] or tres.nodes or 0
         if cpus is None:  # a dump without AllocCPUS
             cpus = tres.cpus
@@ -293,7 +293,7 @@ class Reader:
     def _times(self, begin: str, finish: str, lasted_text: str, state: str) -> tuple[int | None, int | None, int | None, int]:
         """Start, end, run time and flags: ends before the start are clamped, the hour that DST repeats is resolved."""
         start, end, flags = self._time[begin], self._time[finish], 0
-        lasted = convert.elapsed(lasted_text)
+        lasted = converters.elapsed(lasted_text)
         if start is None:
             return None, end, None, 0
         if end is None and lasted is not None and state not in OPEN_STATES:
@@ -331,7 +331,7 @@ class Reader:
         start, end = self._time[begin], self._time[finish]
         if start is not None and end is not None and end < start:
             end = start
-        tres: convert.Tres = self._tres[tres_text]
+        tres: converters.Tres = self._tres[tres_text]
         code, signal = self._code[exit_text]
         return Step(
             raw.partition(".")[2], name, self._state[state][0], code, signal, start, end, self._number[ntasks], tres.cpus,
@@ -372,9 +372,9 @@ _SIMPLE = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 def mib(text: str) -> float | None:
     """Memory text in MiB, whatever it is per. Raises ValueError."""
     factor = _SIMPLE.get(text[-1:])
-    if factor and text[:-1].isdecimal() and len(text) < convert.MAX_DIGITS:
+    if factor and text[:-1].isdecimal() and len(text) < converters.MAX_DIGITS:
         return int(text[:-1]) * factor
-    found = convert.memory(text)
+    found = converters.memory(text)
     return found.mib if found else None
 
 
@@ -392,8 +392,8 @@ def raw_id(text: str) -> int:
     """Job number of JobIDRaw. A dump may have JobID only: array tasks and het components then get a negative number
     that no other of them has, as Slurm's own number isn't known. Raises ValueError."""
     if text.isdigit():
-        return convert.whole(text)
-    shown = convert.job_id(text)
+        return converters.whole(text)
+    shown = converters.job_id(text)
     if shown.task is not None:
         return -((shown.job << 23) + shown.task + 1)
     if shown.het_offset is not None:
@@ -430,7 +430,7 @@ _NO_PARENTS = (None, None, None, None)
 
 def _parents(label: str) -> tuple[int | None, int | None, int | None, int | None]:
     """Array and task, het job and offset of a JobID as people see it. Raises ValueError."""
-    shown = convert.job_id(label)
+    shown = converters.job_id(label)
     het = shown.het_offset is not None
     return shown.job if shown.is_array else None, shown.task, shown.job if het else None, shown.het_offset
 
@@ -440,7 +440,7 @@ def host_text(text: str) -> str | None:
 
     Slurm allows ASCII only, so anything else is not one: ValueError.
     """
-    if convert.is_no_value(text):
+    if converters.is_no_value(text):
         return None
     if not text.isascii():
         raise ValueError(f"{text[:80]!r} is not a node name")
@@ -452,7 +452,7 @@ def kept_text(row: Sequence[str]) -> str:
     return " ".join(f"{name}={text}" for name, text in zip(FIELD_NAMES, row) if text)
 
 
-def asked_memory(found: convert.Memory | None, nnodes: int, cpus: int | None) -> float | None:
+def asked_memory(found: converters.Memory | None, nnodes: int, cpus: int | None) -> float | None:
     """Memory of the whole job in MiB from ReqMem, per CPU, per node or in all; 0 means all of a node: unknown."""
     if found is None or found.mib <= 0:
         return None

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from slurm_hook import bounded
-from slurm_hook.errors import SlurmError
+from slurm_hook.common import bounded
+from slurm_hook.common.errors import SlurmError
 
 from . import records
 

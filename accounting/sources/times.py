@@ -6,9 +6,9 @@ import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from slurm_hook.errors import UsageError
+from slurm_hook.common.errors import UsageError
 
-from .convert import LAST_TIME, Times
+from .converters import LAST_TIME, Times
 
 HOUR = 3600
 DAY = 86_400

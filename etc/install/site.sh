@@ -232,7 +232,7 @@ site_install() {
 
 setting() { # NAME DEFAULT: of the settings file, as far as a program is there that reads it
     local found
-    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook import config; print(config.load(sys.argv[2])[sys.argv[3]])' "$root$prefix/current/lib" "$root$config/workhorse.toml" "$1" 2>/dev/null) || found=$2
+    found=$("$root$prefix/current/venv/bin/python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.common import config; print(config.load(sys.argv[2])[sys.argv[3]])' "$root$prefix/current/lib" "$root$config/workhorse.toml" "$1" 2>/dev/null) || found=$2
     printf '%s\n' "$found"
 }
 

@@ -26,7 +26,7 @@ end
 -- The child's end isn't waited for, only its words: in a file system that doesn't answer it can't even be killed.
 local function ask(json, client)
     local command = "exec 2>/dev/null; { '" .. PYTHON .. "' -I -S -c '"
-        .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.clifilter import main; main(sys.argv[2:])' '"
+        .. "import sys; sys.path.insert(0, sys.argv[1]); from slurm_hook.submit.cli_filter import main; main(sys.argv[2:])' '"
         .. LIB .. "' '" .. PUBLISH .. "' '" .. SERVICE_UID .. "' " .. WAIT .. " " .. client .. ' "$PPID" ' .. hex(json)
         .. " 2>/dev/null </dev/null & echo child $!; } | timeout -s KILL " .. WAIT .. " cat"
     local pipe = io.popen(command)

@@ -6,15 +6,16 @@ import os
 
 import click
 
-from . import installed, passes, watching
-from .config import STEERING
-from .errors import UsageError, WorkhorseError
-from .light import TYPE_CHECKING
-from .terminal import json_option, say, tell
+from ..common import installed
+from ..common.config import STEERING
+from ..common.errors import UsageError, WorkhorseError
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option, say, tell
+from ..dispatch import daemon, passes
 
 if TYPE_CHECKING:
-    from .config import Settings
-    from .passes import Report
+    from ..common.config import Settings
+    from ..dispatch.passes import Report
 
 
 @click.command()
@@ -39,9 +40,9 @@ def dispatch(settings: Settings, watch: bool, release: bool, quiet: bool, as_jso
         if report.problems:
             raise WorkhorseError("some of our excludes could not be taken off (above); run it again")
     elif watch:
-        watching.watch(settings, lambda report: _tell(report, quiet, as_json))
+        daemon.watch(settings, lambda report: _tell(report, quiet, as_json))
     else:
-        _tell(watching.guarded_pass(settings), quiet, as_json)
+        _tell(daemon.guarded_pass(settings), quiet, as_json)
         if settings["steer.mode"] not in STEERING and not quiet and not as_json:
             click.echo(f"mode {settings['steer.mode']}: no excluded nodes are changed ([steer] mode avoid or steer does it)")
 

@@ -10,20 +10,23 @@ import pwd
 
 import click
 
-from . import commands, job_ids, logfiles, mark, replay
-from . import explain as explaining
-from .errors import InputError, SlurmError, SnapshotError
-from .installed import trusted_uids
-from .light import TYPE_CHECKING
-from .snapshot import read_scores, scores_from_json
-from .terminal import json_option, one_line
+from ..common import job_ids
+from ..common.errors import InputError, SlurmError, SnapshotError
+from ..common.installed import trusted_uids
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option, one_line
+from ..explain import job as explaining
+from ..explain import replay
+from ..published import log_reader, mark
+from ..published.snapshot import read_scores, scores_from_json
+from ..slurm import commands
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .config import Settings
-    from .explain import JobFacts
-    from .snapshot import Scores
+    from ..common.config import Settings
+    from ..explain.job import JobFacts
+    from ..published.snapshot import Scores
 
 UNENDED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED")
 
@@ -112,7 +115,7 @@ def _witness(user: str, settings: Settings, log: str) -> replay.Witness:
         owner = pwd.getpwnam(user).pw_uid
     except KeyError:
         owner = None
-    journal = log == replay.LOG and logfiles.has_journal()
+    journal = log == replay.LOG and log_reader.has_journal()
     return replay.Witness(log, settings.publish.path, owner, tuple(service), journal)
 
 
@@ -130,5 +133,5 @@ def archived(settings: Settings, name: str) -> Scores | None:
 
 def _blame(ctx: click.Context, job: str, db: str | None, options: dict[str, Any]) -> Any:
     # by name: this half must not depend on the other
-    lemons = importlib.import_module("accounting.cli_lemons")
+    lemons = importlib.import_module("accounting.cli.lemons")
     return lemons.blame(ctx, job, db=db, cluster=options["cluster"], as_of=options["as_of"])

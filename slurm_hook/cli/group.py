@@ -15,40 +15,41 @@ from typing import Any
 
 import click
 
-from . import __version__, config
-from .errors import ConfigError, StoreError, WorkhorseError
-from .terminal import say
+from .. import __version__
+from ..common import config
+from ..common.errors import ConfigError, StoreError, WorkhorseError
+from ..common.terminal import say
 
 # group: {name: (module:attribute, what it does in a line)}
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "For everybody": {
-        "plan": ("slurm_hook.cli_plan:plan", "show what would happen to `sbatch ARGUMENTS`, and why"),
-        "explain": ("slurm_hook.cli_explain:explain", "tell why a job got its nodes, and who broke it"),
-        "nodes": ("slurm_hook.cli_nodes:nodes", "show the nodes by capability, and why each has its score"),
-        "queue": ("slurm_hook.cli_queue:show", "show waiting stages in the order in which they get nodes"),
-        "submit": ("slurm_hook.cli_submit:submit", "submit a pipeline: jobs that wait for each other"),
+        "plan": ("slurm_hook.cli.plan:plan", "show what would happen to `sbatch ARGUMENTS`, and why"),
+        "explain": ("slurm_hook.cli.explain:explain", "tell why a job got its nodes, and who broke it"),
+        "nodes": ("slurm_hook.cli.nodes:nodes", "show the nodes by capability, and why each has its score"),
+        "queue": ("slurm_hook.cli.queue:show", "show waiting stages in the order in which they get nodes"),
+        "submit": ("slurm_hook.cli.submit:submit", "submit a pipeline: jobs that wait for each other"),
     },
     "To look after it": {
-        "doctor": ("accounting.cli_doctor:doctor", "look at everything that can be wrong, with the mend"),
-        "report": ("accounting.cli_report:report", "write a page: nodes, failures, who broke what, decisions"),
-        "lemons": ("accounting.cli_lemons:lemons", "list the nodes to drain, with the evidence"),
-        "backtest": ("accounting.cli_lemons:run_backtest", "hold the scores against failures that came after"),
-        "effect": ("accounting.cli_effect:effect", "compare steered jobs with the control group"),
-        "metrics": ("accounting.cli_metrics:metrics", "print the metrics for Prometheus, or write them"),
+        "doctor": ("accounting.cli.doctor:doctor", "look at everything that can be wrong, with the mend"),
+        "report": ("accounting.cli.report:report", "write a page: nodes, failures, who broke what, decisions"),
+        "lemons": ("accounting.cli.lemons:lemons", "list the nodes to drain, with the evidence"),
+        "backtest": ("accounting.cli.lemons:run_backtest", "hold the scores against failures that came after"),
+        "effect": ("accounting.cli.effect:effect", "compare steered jobs with the control group"),
+        "metrics": ("accounting.cli.metrics:metrics", "print the metrics for Prometheus, or write them"),
     },
     "To tell it something": {
-        "mark": ("accounting.cli_marks:mark", "tell what accounting can't know: repaired, bad, ignore, wrong"),
-        "import": ("accounting.cli_marks:import_events", "read node events, such as those of health checks"),
-        "disable": ("slurm_hook.cli_dispatch:disable", "switch it off on this host, at once"),
-        "enable": ("slurm_hook.cli_dispatch:enable", "switch it on again"),
+        "mark": ("accounting.cli.marks:mark", "tell what accounting can't know: repaired, bad, ignore, wrong"),
+        "import": ("accounting.cli.marks:import_events", "read node events, such as those of health checks"),
+        "disable": ("slurm_hook.cli.dispatch:disable", "switch it off on this host, at once"),
+        "enable": ("slurm_hook.cli.dispatch:enable", "switch it on again"),
     },
     "What the timers run": {
-        "collect": ("accounting.cli:collect", "read accounting, or a dump of it, into the history"),
-        "score": ("accounting.cli_scores:score", "score the nodes of the history and publish the result"),
-        "refresh": ("accounting.cli_scores:refresh", "collect, score and publish: the nightly run"),
-        "dispatch": ("slurm_hook.cli_dispatch:dispatch", "decide anew for stages that wait; each minute"),
-        "hints": ("slurm_hook.cli_hints:hints", "write what lets the wrapper skip jobs that aren't ours"),
-        "db": ("accounting.cli_db:db", "care for the history: what it could not understand, what is old"),
+        "collect": ("accounting.cli.collect:collect", "read accounting, or a dump of it, into the history"),
+        "score": ("accounting.cli.scores:score", "score the nodes of the history and publish the result"),
+        "refresh": ("accounting.cli.scores:refresh", "collect, score and publish: the nightly run"),
+        "dispatch": ("slurm_hook.cli.dispatch:dispatch", "decide anew for stages that wait; each minute"),
+        "hints": ("slurm_hook.cli.hints:hints", "write what lets the wrapper skip jobs that aren't ours"),
+        "db": ("accounting.cli.db:db", "care for the history: what it could not understand, what is old"),
     },
 }
 COMMANDS = {name: place for group in GROUPS.values() for name, (place, _) in group.items()}
@@ -91,7 +92,7 @@ class LazyGroup(click.Group):
             if sqlite is None or not isinstance(err, sqlite.DatabaseError) or isinstance(err, sqlite.ProgrammingError):
                 raise
             path = ctx.meta.get("workhorse.history") or ctx.obj.history.path
-            raise StoreError(importlib.import_module("accounting.sqlite_words").explain(path, err)) from err
+            raise StoreError(importlib.import_module("accounting.history.sqlite_words").explain(path, err)) from err
 
 
 EXTRAS = {"pyslurm": "pyslurm"}  # package: the extra that brings it, where it isn't `accounting`

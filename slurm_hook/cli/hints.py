@@ -6,12 +6,12 @@ import os
 
 import click
 
-from . import hints as hinting
-from .config import Settings
-from .errors import WorkhorseError
-from .installed import trusted_uids
-from .snapshot import read_scores
-from .terminal import json_option, tell
+from ..common.config import Settings
+from ..common.errors import WorkhorseError
+from ..common.installed import trusted_uids
+from ..common.terminal import json_option, tell
+from ..published.snapshot import read_scores
+from ..submit import hints as hinting
 
 
 @click.command()

@@ -8,18 +8,19 @@ import time
 
 import click
 
-from . import hostlist, table
-from .errors import HostlistError, UsageError
-from .installed import trusted_uids
-from .light import TYPE_CHECKING
-from .snapshot import read_scores
-from .terminal import json_option, one_line
+from ..common import hostlist
+from ..common.errors import HostlistError, UsageError
+from ..common.installed import trusted_uids
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option, one_line
+from ..published import node_table
+from ..published.snapshot import read_scores
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .config import Settings
-    from .snapshot import NodeScore, Scores
+    from ..common.config import Settings
+    from ..published.snapshot import NodeScore, Scores
 
 
 @click.command()
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @json_option
 @click.option("-P", "--parsable", is_flag=True, help="print fields delimited by |")
 @click.option("--noheader", is_flag=True, help="leave the header out")
-@click.option("-o", "--format", "columns", help=f"columns: {', '.join(name.lower() for name, _ in table.COLUMNS)}")
+@click.option("-o", "--format", "columns", help=f"columns: {', '.join(name.lower() for name, _ in node_table.COLUMNS)}")
 @click.pass_context
 def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folder: str | None, **options: Any) -> None:
     """Show the nodes by capability, best first: what scores.json says of each.
@@ -50,7 +51,7 @@ def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folde
             raise UsageError("--long: name the nodes with -w; it tells a page about each")
         _print_long(chosen, scores, ctx.obj, options["as_json"])
         return
-    table.print_nodes(
+    node_table.print_nodes(
         chosen, as_json=options["as_json"], parsable=options["parsable"], header=not options["noheader"], columns=columns,
         method=scores.method,
     )  # fmt: skip
@@ -58,7 +59,7 @@ def nodes(ctx: click.Context, nodelist: str | None, partition: str | None, folde
 
 def _print_long(chosen: list[NodeScore], scores: Scores, settings: Settings, as_json: bool) -> None:
     # by name: this half must not depend on the other, and what the words need of it is standard library
-    long = importlib.import_module("accounting.long")
+    long = importlib.import_module("accounting.reports.long")
     words = long.lines_for(chosen, scores, settings, time.time())
     if as_json:
         click.echo(json.dumps(long.as_json(chosen, words), indent=1))
@@ -89,7 +90,7 @@ def _chosen(found: list[NodeScore], nodelist: str | None, partition: str | None)
 
 def _columns(text: str | None) -> list[str]:
     names = [word.strip().upper() for word in (text or "").split(",") if word.strip()]
-    valid = [name for name, _ in table.COLUMNS]
+    valid = [name for name, _ in node_table.COLUMNS]
     unknown = [name for name in names if name not in valid]
     if unknown:
         raise UsageError(f"-o {unknown[0].lower()}: no such column; valid ones: {', '.join(v.lower() for v in valid)}")

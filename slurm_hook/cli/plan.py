@@ -8,20 +8,22 @@ import time
 
 import click
 
-from . import batch, cluster, hostlist, options, wrapper
-from .config import MODES, Settings
-from .errors import RefusedError, RequestError, SlurmError, UsageError
-from .installed import trusted_uids
-from .light import TYPE_CHECKING
-from .replay import rank_words
-from .snapshot import read_scores_later
-from .terminal import json_option
+from ..common import hostlist
+from ..common.config import MODES, Settings
+from ..common.errors import RefusedError, RequestError, SlurmError, UsageError
+from ..common.installed import trusted_uids
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option
+from ..explain.replay import rank_words
+from ..published.snapshot import read_scores_later
+from ..slurm import cluster, sbatch_options
+from ..submit import batch_script, wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .case import Candidate, Case, Decision
+    from ..decision.case import Candidate, Case, Decision
 
 PATIENCE = 20.0  # seconds: nobody's submission waits for this
 OWN = ("--json", "--sbatch", "--scores", "--mode", "--seed")
@@ -92,14 +94,14 @@ def _not_ours(call: wrapper.Call) -> str:
 
 
 def _consider(call: wrapper.Call, mode: str | None, seed: int | None) -> tuple[Case, Decision, str] | None:
-    command = options.read(call.argv)
+    command = sbatch_options.read(call.argv)
     if not command.wrapped and command.script >= len(call.argv):
         raise UsageError("plan needs the script as a file, or --wrap: a script on stdin can't be read twice")
     uids = trusted_uids()
     scores, nodes = read_scores_later(call.publish, trusted_uids=uids)
     if mode:
         scores = scores._replace(settings={**scores.settings, "steer.mode": mode})
-    script = batch.read(call.argv, command)
+    script = batch_script.read(call.argv, command)
     try:
         asked = wrapper.ask(call, command, script)
     except RequestError as err:

@@ -9,17 +9,19 @@ import time
 
 import click
 
-from . import jobs, queue, waiting
-from .errors import InputError, SlurmError, SnapshotError, UsageError
-from .light import TYPE_CHECKING
-from .terminal import json_option, one_line
+from ..common.errors import InputError, SlurmError, SnapshotError, UsageError
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option, one_line
+from ..dispatch import tracking
+from ..pipelines import queue_view
+from ..slurm import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .config import Settings
-    from .queue import Part, Stage
+    from ..common.config import Settings
+    from ..pipelines.queue_view import Part, Stage
 
 STAGE_COLUMNS = (
     "JOB", "USER", "NAME", "PIPELINE", "NODES", "DEMAND_GIB", "WAIT_H", "COMPLETION", "URGENCY", "PRIORITY", "INVESTED_H",
@@ -57,7 +59,7 @@ def show(settings: Settings, name: str | None, user: str | None, **form: Any) ->
         return
     found = _with_details(jobs.load())
     past = _past(settings, whom, found, now)
-    shown = queue.waiting_stages(found, settings, now, method=_method(settings), past=past, user=whom)
+    shown = queue_view.waiting_stages(found, settings, now, method=_method(settings), past=past, user=whom)
     plain = not (form["as_json"] or form["parsable"])
     if plain and not shown.stages:
         click.echo("no stage is waiting" if user is None else f"no stage of {one_line(user)} is waiting")
@@ -82,14 +84,14 @@ def _with_details(found: list[jobs.Job]) -> list[jobs.Job]:
     return [job._replace(details=known.get(job.id)) for job in found]
 
 
-def _past(settings: Settings, user: str | None, found: list[jobs.Job], now: float) -> queue.Past:
+def _past(settings: Settings, user: str | None, found: list[jobs.Job], now: float) -> queue_view.Past:
     """What slurmctld has forgotten: from dispatch's memory for those who may read it, else from one's own accounting."""
     try:
         if user is None:
-            return queue.past_of_state(waiting.read_state(settings["dispatch.state"]), found, now)
-        return queue.past_of_user(_history(user), found, user, _seen(settings))
+            return queue_view.past_of_state(tracking.read_state(settings["dispatch.state"]), found, now)
+        return queue_view.past_of_user(_history(user), found, user, _seen(settings))
     except (SlurmError, SnapshotError):
-        return queue.Past()
+        return queue_view.Past()
 
 
 def _history(user: str) -> list[jobs.PastJob]:
@@ -98,8 +100,8 @@ def _history(user: str) -> list[jobs.PastJob]:
 
 def _seen(settings: Settings) -> dict[int, int]:
     """Chains that dispatch has seen; none where it isn't heard of."""
-    from .cli_nodes import trusted_uids  # noqa: PLC0415
-    from .snapshot import read_live  # noqa: PLC0415
+    from ..published.snapshot import read_live  # noqa: PLC0415
+    from .nodes import trusted_uids  # noqa: PLC0415
 
     try:
         chains = read_live(settings["publish.path"], trusted_uids=trusted_uids()).chains
@@ -109,8 +111,8 @@ def _seen(settings: Settings) -> dict[int, int]:
 
 
 def _method(settings: Settings) -> str:
-    from .cli_nodes import trusted_uids  # noqa: PLC0415
-    from .snapshot import read_scores  # noqa: PLC0415
+    from ..published.snapshot import read_scores  # noqa: PLC0415
+    from .nodes import trusted_uids  # noqa: PLC0415
 
     try:
         return read_scores(settings["publish.path"], trusted_uids=trusted_uids()).method
@@ -124,7 +126,7 @@ def _show_pipeline(name: str, user: str, now: float, form: dict[str, Any], seen:
     except SlurmError as err:
         click.echo(f"workhorse queue: finished stages are missing: {err}", err=True)
         past = []
-    parts = queue.pipeline_parts(name, jobs.load(), past, user, now, seen=seen)
+    parts = queue_view.pipeline_parts(name, jobs.load(), past, user, now, seen=seen)
     if not parts:
         raise InputError(f"--pipeline {name}: {user} has no such pipeline; `workhorse queue` shows names and job ids")
     _print(PART_COLUMNS, [_part_cells(p) for p in parts], [p._asdict() for p in parts], form)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from . import pipeline
-from .light import TYPE_CHECKING
-from .terminal import json_option, tell
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import json_option, tell
+from ..pipelines import pipeline
 
 if TYPE_CHECKING:
-    from .pipeline import Stage
+    from ..pipelines.pipeline import Stage
 
 
 @click.command()

@@ -7,7 +7,7 @@ TOML: it takes the settings that the snapshot carries (`Settings.from_mapping`).
 from __future__ import annotations
 
 from .errors import ConfigError
-from .light import TYPE_CHECKING, Record
+from .record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

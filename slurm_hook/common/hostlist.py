@@ -7,7 +7,7 @@ would cost a process for each list. Checked against recorded `scontrol` output (
 from __future__ import annotations
 
 from .errors import HostlistError
-from .light import TYPE_CHECKING
+from .record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from .light import TYPE_CHECKING
+from .record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .config import Settings

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 
-from . import feasible, mark
-from .errors import PlacementError
-from .light import TYPE_CHECKING, Record
-from .snapshot import AVOID_BELOW, NodeScore
+from ..common.errors import PlacementError
+from ..common.record import TYPE_CHECKING, Record
+from ..published import mark
+from ..published.snapshot import AVOID_BELOW, NodeScore
+from . import feasibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from ..published.snapshot import Live
+    from ..slurm.cluster import Node
+    from ..slurm.request import Request
     from .case import Case
-    from .cluster import Node
-    from .feasible import Need
-    from .request import Request
-    from .snapshot import Live
+    from .feasibility import Need
 
 _UNKNOWN = NodeScore("")  # of a node that came after the scores
 RECENT_POOL = 60.0  # seconds during which a pool given to another submission counts as taken
@@ -76,10 +77,12 @@ def _all_candidates(case: Case, request: Request) -> Field:
         return _field(case, request)
     need = need_of(case, request, request.nodes_min)
     sizes = _once(
-        case, ("sizes", partition), lambda: {feasible.size(case.nodes[name]): case.nodes[name] for name in others(case, request)}
+        case,
+        ("sizes", partition),
+        lambda: {feasibility.size(case.nodes[name]): case.nodes[name] for name in others(case, request)},
     )
     # jobs of many sizes fit on nodes of few
-    kind = partition, request.constraint, frozenset(size for size, node in sizes.items() if feasible.can_hold(node, need))
+    kind = partition, request.constraint, frozenset(size for size, node in sizes.items() if feasibility.can_hold(node, need))
     field: Field = _once(case, ("field", kind), lambda: _field(case, request))
     return field._replace(least=request.nodes_min, need=need, kind=kind)
 
@@ -96,26 +99,26 @@ def _once(case: Case, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
 def _field(case: Case, request: Request) -> Field:
     excluded = set() if request.nodes_given else set(request.exclude)  # a count of ours rests on what is left
     there = [case.nodes[name] for name in others(case, request)]
-    usable = [node for node, good in zip(there, feasible.each(there, lambda node: node.usable)) if good]
+    usable = [node for node, good in zip(there, feasibility.each(there, lambda node: node.usable)) if good]
     if excluded:
         usable = [node for node in usable if node.name not in excluded]
     if request.constraint:
         named = {node.name: node for node in usable}
-        usable = [named[name] for name in feasible.by_constraint(named, request.constraint)]
+        usable = [named[name] for name in feasibility.by_constraint(named, request.constraint)]
     demand = total_demand(case, request)
     count = request.nodes_min
-    need = feasible.Need()
+    need = feasibility.Need()
     if usable:
         if not request.nodes_given:
             largest = max(node.cpus for node in usable), max(node.gpus for node in usable)
-            count = 0 if demand else feasible.least_nodes(request, *largest)
+            count = 0 if demand else feasibility.least_nodes(request, *largest)
         need = need_of(case, request, max(1, count))
-    holds = feasible.each(usable, lambda node: feasible.can_hold(node, need))
+    holds = feasibility.each(usable, lambda node: feasibility.can_hold(node, need))
     chosen = sorted([node for node, good in zip(usable, holds) if good])  # by name, which comes first in a node
     names = tuple([node.name for node in chosen])
     scores = [case.scores.nodes.get(name, _UNKNOWN) for name in names]
     return Field(
-        names, tuple(feasible.each(chosen, lambda node: _free(case, node))), tuple([s.capability for s in scores]),
+        names, tuple(feasibility.each(chosen, lambda node: _free(case, node))), tuple([s.capability for s in scores]),
         tuple([s.relative for s in scores]), tuple([s.switch for s in scores]),
         tuple([_bad(s, case.now) for s in scores]), count, need,
     )  # fmt: skip
@@ -123,10 +126,10 @@ def _field(case: Case, request: Request) -> Field:
 
 def need_of(case: Case, request: Request, count: int) -> Need:
     """What it takes of each of so many nodes."""
-    need = feasible.need_per_node(request, count)
+    need = feasibility.need_per_node(request, count)
     if case.live is None:
         return need
-    return feasible.in_partition(need, request, case.live.partitions.get(partition_of(case, request), {}))
+    return feasibility.in_partition(need, request, case.live.partitions.get(partition_of(case, request), {}))
 
 
 def counted(case: Case, field: Field, total: float) -> Field:
@@ -210,14 +213,16 @@ def blocked(case: Case, request: Request) -> frozenset[str]:
     if live is None:
         return frozenset()
     given: frozenset[str] = _once(case, ("given", live.pools), lambda: _recently_given(live, case.now))
-    ahead = feasible.reserved(live.reservations, case.now, _minutes(case, request))
+    ahead = feasibility.reserved(live.reservations, case.now, _minutes(case, request))
     return given | ahead if ahead else given
 
 
 def _roomy(case: Case, request: Request, field: Field) -> frozenset[str]:
     """Candidates with room right now. What the user excludes is no matter here, so a pass works it out once."""
     if not field.kind:
-        starts = feasible.each([case.nodes[name] for name in field.names], lambda node: feasible.can_start(node, field.need))
+        starts = feasibility.each(
+            [case.nodes[name] for name in field.names], lambda node: feasibility.can_start(node, field.need)
+        )
         return frozenset([name for name, yes in zip(field.names, starts) if yes])
     loads, enough = _loads(case, request, field), able(case, request, field)
     found: frozenset[str] = _once(
@@ -234,7 +239,7 @@ def _loads(case: Case, request: Request, field: Field) -> dict[tuple[Any, ...], 
         for name in _all_candidates(case, request).names:
             node = case.nodes[name]
             if node.open and (node.idle or not idle):
-                alike.setdefault(feasible.load(node), []).append(name)
+                alike.setdefault(feasibility.load(node), []).append(name)
         return alike
 
     idle = field.need.alone or field.need.whole
@@ -247,7 +252,7 @@ def able(case: Case, request: Request, field: Field) -> frozenset[tuple[Any, ...
     if not field.kind:
         return frozenset()
     loads = _loads(case, request, field)
-    return frozenset(load for load, names in loads.items() if feasible.can_start(case.nodes[names[0]], field.need))
+    return frozenset(load for load, names in loads.items() if feasibility.can_start(case.nodes[names[0]], field.need))
 
 
 def of_field(case: Case, request: Request, field: Field, what: Any, work: Callable[[], Any]) -> Any:
@@ -265,7 +270,7 @@ def _minutes(case: Case, request: Request) -> float | None:
 
 
 def _recently_given(live: Live, now: float) -> frozenset[str]:
-    from . import hostlist  # noqa: PLC0415 - only where pools were given lately
+    from ..common import hostlist  # noqa: PLC0415 - only where pools were given lately
 
     return frozenset(name for given, folded in live.pools if now - given < RECENT_POOL for name in hostlist.expand(folded))
 
@@ -295,7 +300,7 @@ def groups(case: Case, request: Request, field: Field) -> list[tuple[Any, ...]]:
     where all are alike.
     """
     nodes = [case.nodes[name] for name in field.names]
-    shapes = feasible.each(nodes, lambda node: (node.cpus, node.gpus))
+    shapes = feasibility.each(nodes, lambda node: (node.cpus, node.gpus))
     partition = partition_of(case, request)
     if partition and "," not in partition:
         return [(shape,) for shape in shapes] if len(set(shapes)) > 1 else []

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-    from .cluster import Node
-    from .config import Settings
+    from ..common.config import Settings
+    from ..published.snapshot import Live, Scores
+    from ..slurm.cluster import Node
+    from ..slurm.request import Request
     from .directives import Directives
-    from .request import Request
-    from .snapshot import Live, Scores
 
 
 class Candidate(Record):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 
-from . import drawing, mark, placement, sure, topology
+from ..common.errors import PlacementError, RequestError, SnapshotError
+from ..common.record import TYPE_CHECKING
+from ..published import mark
+from . import drawing, placement, safe_excludes, switches
 from .candidates import (
     Field,
     able,
@@ -26,17 +29,15 @@ from .candidates import (
     resource_of,
     startable,
     total_demand,
-)  # fmt: skip
+)
 from .case import Case, Decision, Listing
-from .errors import PlacementError, RequestError, SnapshotError
-from .light import TYPE_CHECKING
 from .spare import Spare, spared
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
-    from .request import Request
+    from ..slurm.request import Request
 
 
 def decide(case: Case) -> Decision:
@@ -123,7 +124,7 @@ def why_not_steer(case: Case) -> tuple[str, str]:
 
 
 def _too_long_for_a_mark(names: Sequence[str]) -> bool:
-    from . import hostlist  # noqa: PLC0415 - only where the user excludes nodes
+    from ..common import hostlist  # noqa: PLC0415 - only where the user excludes nodes
 
     return bool(names) and len(hostlist.fold(names)) > mark.MAX_EXCLUDES
 
@@ -274,9 +275,9 @@ def _sure(case: Case, excluded: Collection[str], count: int) -> set[str]:
         partition = partition_of(case, request)
         known = case.live is not None and partition in case.live.partitions
         need = need_of(case, request, max(1, request.nodes_min)) if known else None
-        kinds = sure.kinds_of(nodes, request, partition.split(",") if partition else None, need)
-        most += 0 if count else sure.most_nodes(request, kinds)
-        certain &= sure.sure(nodes, kinds, certain, most, exact=bool(request.inner))
+        kinds = safe_excludes.kinds_of(nodes, request, partition.split(",") if partition else None, need)
+        most += 0 if count else safe_excludes.most_nodes(request, kinds)
+        certain &= safe_excludes.sure(nodes, kinds, certain, most, exact=bool(request.inner))
     return certain
 
 
@@ -305,13 +306,13 @@ def _spare(case: Case, request: Request, field: Field, known: Sequence[int] | No
 
     def opened() -> tuple[frozenset[int], dict[str, int], dict[Any, int]]:
         found = startable(case, request, field) if known is None else known
-        return frozenset(found), topology.count_by_leaf([field.leaves[i] for i in found]), _by_group(belongs, found)
+        return frozenset(found), switches.count_by_leaf([field.leaves[i] for i in found]), _by_group(belongs, found)
 
     able_now = ("open", blocked(case, request), able(case, request, field))
     open_now, open_sums, open_group_sums = of_field(case, request, field, able_now, opened)
     return Spare(
         leaves=field.leaves, at=places(case, request, field), open_now=open_now, open_sums=open_sums,
-        sums=of_field(case, request, field, "sums", lambda: topology.count_by_leaf(field.leaves)),
+        sums=of_field(case, request, field, "sums", lambda: switches.count_by_leaf(field.leaves)),
         least=least, without=field.without, groups=belongs, open_group_sums=open_group_sums,
         group_sums=of_field(case, request, field, "group sums", lambda: _by_group(belongs, range(len(belongs)))),
     )  # fmt: skip

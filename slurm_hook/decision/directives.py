@@ -7,10 +7,10 @@ An error in one is told and ignored, never a reason to refuse a job.
 
 from __future__ import annotations
 
-from . import mark
-from .errors import RequestError
-from .light import Record
-from .request import parse_memory, parse_minutes
+from ..common.errors import RequestError
+from ..common.record import Record
+from ..published import mark
+from ..slurm.request import parse_memory, parse_minutes
 
 WORD = "#WORKHORSE"
 MAX_BYTES = 65536  # of the script that are looked at

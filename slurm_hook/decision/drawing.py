@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from . import placement, topology
-from .light import TYPE_CHECKING
+from ..common.record import TYPE_CHECKING
+from . import placement, switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def pool(
     enough: Callable[[float], bool] = (lambda s: s > total) if total else (lambda s: s >= count)
     if not leaves or not enough(math.fsum(weights)):
         return []
-    inside = topology.choose_leaves(leaves, weights, chances, enough, _picker(seed))
+    inside = switches.choose_leaves(leaves, weights, chances, enough, _picker(seed))
     drawn = placement.draw(
         [pull[i] for i in inside], [capacity[i] for i in inside],
         count=None if total else count, demand=total or None, seed=seed, ratio_cap=ratio_cap,

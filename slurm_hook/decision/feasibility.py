@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 
-from .errors import RequestError
-from .light import TYPE_CHECKING, Record
+from ..common.errors import RequestError
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from .cluster import Node
-    from .request import Request
-    from .snapshot import Reservation
+    from ..published.snapshot import Reservation
+    from ..slurm.cluster import Node
+    from ..slurm.request import Request
 
 
 MAX_CONSTRAINT = 1024  # characters: Slurm takes no more

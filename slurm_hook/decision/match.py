@@ -7,13 +7,13 @@ where that is known, else it is taken as fitting.
 
 from __future__ import annotations
 
-from . import mark
-from .light import TYPE_CHECKING
+from ..common.record import TYPE_CHECKING
+from ..published import mark
 
 if TYPE_CHECKING:
-    from .config import Settings
+    from ..common.config import Settings
+    from ..slurm.request import Request
     from .directives import Directives
-    from .request import Request
 
 
 def reason(request: Request, directives: Directives, settings: Settings, *, nodes: int, gpus: int, partition: str = "") -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from .errors import PlacementError
-from .light import TYPE_CHECKING
+from ..common.errors import PlacementError
+from ..common.record import TYPE_CHECKING
 from .wheel import Wheel, numbers
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 
-from . import feasible
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
+from . import feasibility
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from .cluster import Node
-    from .feasible import Need
-    from .request import Request
+    from ..slurm.cluster import Node
+    from ..slurm.request import Request
+    from .feasibility import Need
 
 
 class Kind(Record):
@@ -49,7 +49,7 @@ def sure(nodes: Sequence[Node], kinds: Sequence[Kind], excluded: Collection[str]
     """
     kept: dict[Kind, int] = {}
     lost: set[Kind] = set()
-    usable = feasible.each(nodes, lambda node: node.usable)
+    usable = feasibility.each(nodes, lambda node: node.usable)
     for node, kind, works in zip(nodes, kinds, usable):
         if node.name in excluded:
             lost.add(kind)
@@ -83,7 +83,7 @@ def kinds_of(nodes: Sequence[Node], request: Request, partitions: Iterable[str] 
         kind = node.gpu_type if request.gpu_type else ""
         return Kind(min(node.cpus, cpus), min(node.mem, mem), min(node.gpus, gpus), kind, named)
 
-    kinds: list[Kind] = feasible.each(nodes, facts)
+    kinds: list[Kind] = feasibility.each(nodes, facts)
     if asked is not None and len(asked) == 1:
         return kinds
     parts = (frozenset(node.partitions) if asked is None else asked.intersection(node.partitions) for node in nodes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import topology
-from .light import TYPE_CHECKING
+from ..common.record import TYPE_CHECKING
+from . import switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Spare:
         self.starts = self._leaves(self.left_open) > 0
 
     def _leaves(self, counts: Mapping[str, int]) -> int:
-        return topology.fewest_leaves(counts, lambda total: total >= self.least)
+        return switches.fewest_leaves(counts, lambda total: total >= self.least)
 
     def take(self, names: Iterable[str], sign: int = -1) -> None:
         """Take nodes away; those that are no candidates don't count."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .light import TYPE_CHECKING
+from ..common.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ import sys
 from _bisect import bisect_right  # what `bisect` gives, without that module's own file
 from itertools import accumulate
 
-from .light import TYPE_CHECKING
+from ..common.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

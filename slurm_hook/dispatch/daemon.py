@@ -13,17 +13,20 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-from . import commands, config, dispatch, guard, jobs, log, snapshot, waiting
-from .config import STEERING
-from .errors import BusyError, ConfigError, SlurmError, SnapshotError
-from .installed import disabled
-from .light import TYPE_CHECKING
+from ..common import config
+from ..common.config import STEERING
+from ..common.errors import BusyError, ConfigError, SlurmError, SnapshotError
+from ..common.installed import disabled
+from ..common.record import TYPE_CHECKING
+from ..published import decision_log, snapshot
+from ..slurm import commands, jobs
+from . import guard, tracking, updates
 from .passes import BRIEFLY, LOCK_WAIT, Report, lock, locked_pass, one_pass, release, set_excludes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .config import Settings
+    from ..common.config import Settings
 
 SILENCE = guard.SILENCE  # seconds without a sign of life after which a dispatcher is taken for hanging
 GRACE = 15.0  # seconds, at most, in which another dispatcher may take over from one that died
@@ -104,17 +107,17 @@ def _relieve(settings: Settings) -> None:
 def _look(settings: Settings) -> None:
     """Touches what `_relieve` needs."""
     guard.taken(settings["dispatch.state"] + ".lock")
-    waiting.read_state(settings["dispatch.state"])
+    tracking.read_state(settings["dispatch.state"])
     os.path.exists(os.path.join(settings["publish.path"], snapshot.LIVE_NAME))
 
 
 def _widen_by_marks() -> None:
     """What the guard does while the state's file system doesn't answer: the marks tell whose excludes are whose, but for
     jobs that were marked before anything was decided. No lock: who could change jobs waits for the same files."""
-    for update in dispatch.releases(jobs.load(), {}):
+    for update in updates.releases(jobs.load(), {}):
         done, _ = set_excludes(update.job, update.excludes)
         if done:
-            log.send(log.event("guard", "release", update.job.id))
+            decision_log.send(decision_log.event("guard", "release", update.job.id))
 
 
 def _unpublish(settings: Settings) -> None:
@@ -134,19 +137,19 @@ def _watched_pass(settings: Settings, tell: object) -> None:
 
 def widen_all(settings: Settings) -> None:
     """Take confined jobs out of their pools, down to the user's own excludes: the last act of a dispatcher that ends."""
-    state = waiting.read_state(settings["dispatch.state"])
+    state = tracking.read_state(settings["dispatch.state"])
     tracked, found = dict(state.tracked), []
     for job in jobs.load():
-        known = waiting.adopt(job, tracked.get(job.id)) if waiting.concerns(job) else tracked.get(job.id)
+        known = tracking.adopt(job, tracked.get(job.id)) if tracking.concerns(job) else tracked.get(job.id)
         if job.pending and known is not None and known.confined and not known.hands_off:
             found.append((job, known))
     for job, known in found:
         done, _ = set_excludes(job, known.user)
         if done:
-            log.send(log.event("dispatch", "release", job.id))
+            decision_log.send(decision_log.event("dispatch", "release", job.id))
         tracked[job.id] = known._replace(confined=0.0, ours="", before=known.ours)
     if found:
-        waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
+        tracking.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
 
 
 def stand_in(settings: Settings, now: float | None = None) -> Report | None:

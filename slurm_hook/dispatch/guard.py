@@ -17,9 +17,9 @@ import time
 import traceback
 from contextlib import contextmanager, suppress
 
-from . import log
-from .errors import BusyError, SlurmError, SnapshotError
-from .light import TYPE_CHECKING, Record
+from ..common.errors import BusyError, SlurmError, SnapshotError
+from ..common.record import TYPE_CHECKING, Record
+from ..published import decision_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,11 +141,13 @@ def _stand(reader: int, dispatcher: _Dispatcher, duty: Duty, silence: float) -> 
             os.dup2(null, standard)
         heard = _listen(reader, silence)
         if heard is None:
-            log.send(f"guard: no sign of life of the dispatcher (process {dispatcher.pid}) for {silence:g} s: it is ended")
+            decision_log.send(
+                f"guard: no sign of life of the dispatcher (process {dispatcher.pid}) for {silence:g} s: it is ended"
+            )
         if heard != DISMISSED and _see_off(dispatcher, duty, hangs=heard is None) and duty.relieve is not None:
             keep_clean(duty.lock_path, duty.grace, duty.relieve)
     except BaseException:
-        log.send(f"guard: {traceback.format_exc(limit=-3)!r}")
+        decision_log.send(f"guard: {traceback.format_exc(limit=-3)!r}")
     finally:
         os._exit(0)
 
@@ -213,7 +215,7 @@ def _do_without_files(duty: Duty) -> None:
     try:
         duty.without_files()
     except SlurmError as err:
-        log.send(f"guard: {err}")
+        decision_log.send(f"guard: {err}")
 
 
 def keep_clean(lock_path: str, grace: float, relieve: Callable[[], None]) -> bool:
@@ -237,7 +239,7 @@ def _once(lock_path: str, relieve: Callable[[], None]) -> bool:
         try:
             relieve()
         except (SlurmError, SnapshotError, BusyError) as err:
-            log.send(f"guard: {err}")
+            decision_log.send(f"guard: {err}")
             if time.monotonic() >= deadline:
                 return False
             time.sleep(pause)

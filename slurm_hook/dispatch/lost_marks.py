@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 import secrets
 
-from . import commands, jobs, mark, waiting
-from .light import TYPE_CHECKING
-from .waiting import Tracked
+from ..common.record import TYPE_CHECKING
+from ..published import mark
+from ..slurm import commands, jobs
+from . import tracking
+from .tracking import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .jobs import Job
+    from ..slurm.jobs import Job
 
 MOST = 200  # jobs asked for at once; the others at the next passes
 TIMEOUT = 20.0  # seconds
@@ -50,5 +52,5 @@ def tracked_of(job: Job, line: str) -> Tracked:
     for added in _ADDED.finditer(line):
         found = mark.parse(added[2])
         if found is not None and found.decided and frozenset(jobs.nodes_of(added[1])) == now_set:
-            return waiting.adopt(job._replace(comment=added[2]), None)
+            return tracking.adopt(job._replace(comment=added[2]), None)
     return Tracked(submit=job.submit, user=job.excludes)

@@ -15,21 +15,24 @@ import random
 import time
 from contextlib import contextmanager
 
-from . import cluster, commands, dispatch, heads, jobs, log, lost, reorder, requeue, snapshot, waiting
-from .config import STEERING
-from .errors import BusyError, SlurmError, SnapshotError
-from .installed import disabled
-from .jobs import Job
-from .light import TYPE_CHECKING, Record
-from .snapshot import Live, Reservation, Scores
-from .waiting import State
+from ..common.config import STEERING
+from ..common.errors import BusyError, SlurmError, SnapshotError
+from ..common.installed import disabled
+from ..common.record import TYPE_CHECKING, Record
+from ..published import decision_log, snapshot
+from ..published.snapshot import Live, Reservation, Scores
+from ..slurm import cluster, commands, jobs
+from ..slurm.jobs import Job
+from . import lost_marks, queue_heads, reorder, requeue, tracking
+from . import updates as dispatch
+from .tracking import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from .config import Settings
-    from .dispatch import Plan, Update
+    from ..common.config import Settings
+    from .updates import Plan, Update
 
 LOCK_WAIT = 60.0  # seconds that a release waits for a pass to end
 FACTS_AGE = 300.0  # seconds after which partitions and topology are read again
@@ -100,10 +103,10 @@ def locked_pass(settings: Settings, now: float, publish: bool = True) -> Report:
 def _pass(settings: Settings, now: float, publish: bool) -> Report:
     path, problems = settings["dispatch.state"], []
     try:
-        state = waiting.read_state(path)
+        state = tracking.read_state(path)
     except SnapshotError as err:
         problems.append(str(err))
-        waiting.discard(path)
+        tracking.discard(path)
         state = State()
     if disabled(settings) or (settings["steer.mode"] not in STEERING and not settings["dispatch.requeue"]):
         return _switched_off(settings, state)._replace(problems=tuple(problems))
@@ -112,23 +115,23 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
     facts = _facts(state.facts, now)
     shown = commands.run(["scontrol", "-a", "-o", "show", "node"]) if full else ""
     nodes = cluster.parse_nodes(shown)
-    facts["usable"] = heads.usable_in(nodes) if nodes else facts.get("usable", {})
-    group = waiting.groups(found, state.chains)
-    live = _live(found, facts, nodes, now)._replace(chains=waiting.numbers(waiting.remember(found, group)))
+    facts["usable"] = queue_heads.usable_in(nodes) if nodes else facts.get("usable", {})
+    group = tracking.groups(found, state.chains)
+    live = _live(found, facts, nodes, now)._replace(chains=tracking.numbers(tracking.remember(found, group)))
     if publish:  # submissions need it whatever becomes of the rest
         snapshot.write_json(settings["publish.path"], snapshot.LIVE_NAME, snapshot.live_to_json(live))
     if full:
         found = _with_details(found)
     state = _remember(state, found, facts, now, full=full, group=group)
     if not full:
-        waiting.write_state(path, state)
+        tracking.write_state(path, state)
         return Report(waiting=_count(found), problems=tuple(problems))
     world = _world(settings, found, nodes, live, state)
     if settings["dispatch.requeue"]:
         state, said = _requeue(world, state, requeue.parse_faults(shown))
         problems += said
     if settings["steer.mode"] not in STEERING:
-        waiting.write_state(path, state)
+        tracking.write_state(path, state)
         return _switched_off(settings, state)._replace(full=True, problems=tuple(problems))
     state = _found_again(state, found, now)
     plan = dispatch.plan(world, state.tracked, state.left)
@@ -138,7 +141,7 @@ def _pass(settings: Settings, now: float, publish: bool) -> Report:
 
 
 def _count(found: Sequence[Job]) -> int:
-    return sum(waiting.concerns(job) for job in found)
+    return sum(tracking.concerns(job) for job in found)
 
 
 def _is_news(state: State, found: Sequence[Job], settings: Settings, now: float) -> bool:
@@ -149,7 +152,7 @@ def _is_news(state: State, found: Sequence[Job], settings: Settings, now: float)
 
 def _with_details(found: Sequence[Job]) -> list[Job]:
     """Details filled in for jobs of ours that wait."""
-    known = jobs.details(job.id for job in found if waiting.concerns(job))
+    known = jobs.details(job.id for job in found if tracking.concerns(job))
     return [job._replace(details=known[job.id]) if job.id in known else job for job in found]
 
 
@@ -245,21 +248,21 @@ def parse_reservations(text: str) -> list[dict[str, Any]]:
 
 
 def _live(found: Sequence[Job], facts: Mapping[str, Any], nodes: Mapping[str, cluster.Node], now: float) -> Live:
-    pools = (*(dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()), *heads.named(found, now))
+    pools = (*(dispatch.recent_pools(found, nodes, now, POOL_AGE) if nodes else ()), *queue_heads.named(found, now))
     reservations = tuple(Reservation(r["name"], r["start"], r["end"], tuple(r["nodes"])) for r in facts["reservations"])
-    room = heads.Room(facts["usable"], reservations, now)
+    room = queue_heads.Room(facts["usable"], reservations, now)
     return Live(
         cluster=facts["cluster"], created=now, reservations=reservations, partitions=facts["partitions"],
-        topology=facts["topology"], queue_head=heads.queue_head(found, room), pools=pools,
+        topology=facts["topology"], queue_head=queue_heads.queue_head(found, room), pools=pools,
     )  # fmt: skip
 
 
 def _remember(
     state: State, found: Sequence[Job], facts: Mapping[str, Any], now: float, *, full: bool, group: Mapping[int, str]
 ) -> State:
-    invested, seen = waiting.invest(state, found, group, now)
+    invested, seen = tracking.invest(state, found, group, now)
     return state._replace(
-        invested=invested, seen=seen, chains=waiting.remember(found, group), facts=facts, fingerprint=fingerprint(found),
+        invested=invested, seen=seen, chains=tracking.remember(found, group), facts=facts, fingerprint=fingerprint(found),
         last_full=now if full else state.last_full,
     )  # fmt: skip
 
@@ -267,7 +270,7 @@ def _remember(
 def _world(
     settings: Settings, found: Sequence[Job], nodes: Mapping[str, cluster.Node], live: Live, state: State
 ) -> dispatch.World:
-    group = waiting.groups(found, state.chains)
+    group = tracking.groups(found, state.chains)
     sums = {name: sum(parts.values()) for name, parts in state.invested.items()}
     return dispatch.World(
         jobs=found, nodes=nodes, scores=_scores(settings), settings=settings, live=live, now=live.created,
@@ -291,17 +294,17 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
         tracked[update.job.id] = update.tracked
     path = settings["dispatch.state"]
     state = state._replace(left=plan.unseen)
-    waiting.write_state(path, state._replace(tracked=tracked))
+    tracking.write_state(path, state._replace(tracked=tracked))
     outcome = [(update, set_excludes(update.job, update.excludes)) for update in plan.updates]
     problems = [f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said]
     for update, (done, _) in outcome:
         if done and update.decision is not None:
             given = {"job": update.job.id, "why": update.why, "partition": update.job.partition[:64]}
-            log.send(log.line(update.decision, by="dispatch", applied=True, **given))
-    tracked.update((u.job.id, waiting.arrived(u.tracked)) for u, (done, _) in outcome if done)
+            decision_log.send(decision_log.line(update.decision, by="dispatch", applied=True, **given))
+    tracked.update((u.job.id, tracking.arrived(u.tracked)) for u, (done, _) in outcome if done)
     if plan.updates:
         problems += _look_again([update for update, (done, _) in outcome if done])
-        waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
+        tracking.write_state(path, state._replace(tracked=tracked, fingerprint=""))
     done_count = sum(done for _, (done, _) in outcome)
     started = sum(not done and not said for _, (done, said) in outcome)
     return Report(applied=done_count, started=started, left=plan.left + len(plan.unseen), problems=tuple(problems))
@@ -309,11 +312,11 @@ def _carry_out(settings: Settings, plan: Plan, state: State) -> Report:
 
 def _found_again(state: State, found: Sequence[Job], now: float) -> State:
     """With the jobs whose mark is gone; where accounting doesn't answer, it is asked again some minutes later."""
-    wanted = lost.candidates(found, state.tracked)
+    wanted = lost_marks.candidates(found, state.tracked)
     if not wanted or abs(now - state.facts.get("unanswered", 0.0)) < FACTS_AGE:
         return state
     try:
-        return state._replace(tracked={**state.tracked, **lost.search(wanted)})
+        return state._replace(tracked={**state.tracked, **lost_marks.search(wanted)})
     except SlurmError:
         return state._replace(facts={**state.facts, "unanswered": now})
 
@@ -321,23 +324,23 @@ def _found_again(state: State, found: Sequence[Job], now: float) -> State:
 def _reorder(world: dispatch.World, report: Report) -> int:
     """Set nice by allocation priority, or back to 0 where reordering is off; within what the pass may still change."""
     path = world.settings["dispatch.state"]
-    state = waiting.read_state(path)
+    state = tracking.read_state(path)
     wanted = world.settings["dispatch.reorder"]
     if not wanted and not any(tracked.nice for tracked in state.tracked.values()):
         return 0
     # read again: a job that was held meanwhile must not be touched
     details = {job.id: job.details for job in world.jobs}
     found = [job._replace(details=details.get(job.id)) for job in jobs.load()]
-    ours = dispatch.in_order(world, [job for job in found if waiting.concerns(job)])
+    ours = dispatch.in_order(world, [job for job in found if tracking.concerns(job)])
     changes = reorder.resets(found, state.tracked)
     if wanted:
         changes = reorder.nices(reorder.candidates(ours, state.tracked), world.settings["dispatch.nice_range"])
     tracked = dict(state.tracked)
     for job, nice in changes[: max(0, world.settings["dispatch.max_updates"] - report.applied)]:
         if set_nice(job, nice):
-            tracked[job.id] = tracked.get(job.id, waiting.Tracked())._replace(nice=nice)
+            tracked[job.id] = tracked.get(job.id, tracking.Tracked())._replace(nice=nice)
     if changes:
-        waiting.write_state(path, state._replace(tracked=tracked, fingerprint=""))
+        tracking.write_state(path, state._replace(tracked=tracked, fingerprint=""))
     return len(changes)
 
 
@@ -390,7 +393,7 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
         if item.obstacle:
             tracked[job.id] = item.tracked._replace(told=True)
             said.append(f"job {job.label} died of its node but isn't requeued: {item.obstacle}")
-            log.send(log.event("dispatch", "leave", job.id, reason=item.obstacle[:200]))
+            decision_log.send(decision_log.event("dispatch", "leave", job.id, reason=item.obstacle[:200]))
             continue
         code, _, err = commands.attempt(["scontrol", "requeue", str(job.id)])
         if code != 0:
@@ -399,9 +402,9 @@ def _requeue(world: dispatch.World, state: State, faults: Mapping[str, requeue.F
             continue
         tracked[job.id] = requeue.after(item)
         done, why = set_excludes(job, item.excludes) if item.culprits else (True, "")
-        tracked[job.id] = waiting.arrived(tracked[job.id]) if done else tracked[job.id]
+        tracked[job.id] = tracking.arrived(tracked[job.id]) if done else tracked[job.id]
         said.append(requeue.words(item))
-        log.send(log.event("dispatch", "requeue", job.id, excludes=item.culprits))
+        decision_log.send(decision_log.event("dispatch", "requeue", job.id, excludes=item.culprits))
         said += [] if done else [f"job {job.label}: {why or 'it has already started'}"]
     return state._replace(tracked=tracked), said
 
@@ -427,7 +430,7 @@ def release(settings: Settings, by: str = "dispatch") -> Report:
     path = settings["dispatch.state"]
     with lock(path, ".pass.lock", LOCK_WAIT):
         try:
-            state = waiting.read_state(path)
+            state = tracking.read_state(path)
         except SnapshotError:
             state = State()
         return _release_all(settings, state, by=by)
@@ -444,9 +447,9 @@ def _release_all(settings: Settings, state: State, keep: Iterable[int] = (), by:
     problems = tuple(f"job {u.job.id}: {said}" for u, (done, said) in outcome if not done and said)
     for update, (done, _) in outcome:
         if done:
-            log.send(log.event(by, "release", update.job.id))
+            decision_log.send(decision_log.event(by, "release", update.job.id))
     if os.path.isdir(os.path.dirname(settings["dispatch.state"]) or "."):
         tracked = {job: t for job, t in state.tracked.items() if job in kept}
-        tracked.update({u.job.id: waiting.arrived(u.tracked) for u, (done, _) in outcome if done and u.job.id in kept})
-        waiting.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
+        tracked.update({u.job.id: tracking.arrived(u.tracked) for u, (done, _) in outcome if done and u.job.id in kept})
+        tracking.write_state(settings["dispatch.state"], state._replace(tracked=tracked, fingerprint=""))
     return Report(applied=sum(done for _, (done, _) in outcome), full=True, problems=problems)

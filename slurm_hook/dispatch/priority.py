@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

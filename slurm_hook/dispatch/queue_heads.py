@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from . import hostlist, jobs
-from .light import TYPE_CHECKING
+from ..common import hostlist
+from ..common.record import TYPE_CHECKING
+from ..slurm import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .cluster import Node
-    from .jobs import Job
-    from .snapshot import Reservation
+    from ..published.snapshot import Reservation
+    from ..slurm.cluster import Node
+    from ..slurm.jobs import Job
 
 
 class Room:

@@ -6,13 +6,13 @@ whose nice is changed) or whose user chose a nice of their own are left alone.
 
 from __future__ import annotations
 
-from .light import TYPE_CHECKING
-from .waiting import Tracked
+from ..common.record import TYPE_CHECKING
+from .tracking import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .jobs import Job
+    from ..slurm.jobs import Job
 
 
 def candidates(ordered: Iterable[Job], tracked: Mapping[int, Tracked]) -> list[Job]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 
-from . import dispatch, hostlist, jobs, match, waiting
-from .config import Settings
-from .directives import Directives
-from .dispatch import World
-from .jobs import Job
-from .light import TYPE_CHECKING, Record
-from .waiting import Tracked
+from ..common import hostlist
+from ..common.config import Settings
+from ..common.record import TYPE_CHECKING, Record
+from ..decision import match
+from ..decision.directives import Directives
+from ..slurm import jobs
+from ..slurm.jobs import Job
+from . import tracking, updates
+from .tracking import Tracked
+from .updates import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +73,7 @@ def requeues(world: World, tracked: Mapping[int, Tracked], faults: Mapping[str, 
     for job in world.jobs:
         if not _died(job) or not concerns(job, world.settings):
             continue
-        known = waiting.adopt(job, tracked.get(job.id))
+        known = tracking.adopt(job, tracked.get(job.id))
         if known.told or known.requeued >= most:
             continue
         culprits = culprits_of(job, world, faults)
@@ -100,7 +103,7 @@ def concerns(job: Job, settings: Settings) -> bool:
     """Marked as ours, or matched by `[match]`: in mode observe nothing is marked."""
     if job.mark is not None:
         return True
-    request = dispatch.request_of(job, Tracked())._replace(comment=job.comment, name=job.name)
+    request = updates.request_of(job, Tracked())._replace(comment=job.comment, name=job.name)
     gpus = job.details.gpus if job.details is not None else 0
     return bool(match.reason(request, Directives(), settings, nodes=job.nodes, gpus=gpus))
 
@@ -118,7 +121,7 @@ def _guilty(name: str, job: Job, world: World, faults: Mapping[str, Fault]) -> b
         return False
     if node.state in ("DOWN", "ERROR", "UNKNOWN") or "NOT_RESPONDING" in node.flags:
         return True
-    return dispatch.is_broken(node) and fault.since > 0 and class_of(fault.reason, world.settings) == "hardware"
+    return updates.is_broken(node) and fault.since > 0 and class_of(fault.reason, world.settings) == "hardware"
 
 
 def _worked_on(name: str, job: Job, world: World, since: float) -> bool:

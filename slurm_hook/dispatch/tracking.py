@@ -10,10 +10,12 @@ import json
 import os
 import re
 
-from . import hostlist, jobs, snapshot
-from .errors import HostlistError, SnapshotError
-from .jobs import Job
-from .light import TYPE_CHECKING, Record
+from ..common import hostlist
+from ..common.errors import HostlistError, SnapshotError
+from ..common.record import TYPE_CHECKING, Record
+from ..published import snapshot
+from ..slurm import jobs
+from ..slurm.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

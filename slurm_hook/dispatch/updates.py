@@ -7,18 +7,22 @@ none any more, or an exclude that a job can't spare drops out. Nothing but ExcNo
 
 from __future__ import annotations
 
-from . import decide, feasible, heads, hostlist, jobs, mark, priority, waiting
+from ..common import hostlist
+from ..common.config import Settings
+from ..common.record import TYPE_CHECKING, Record
+from ..decision import decide, feasibility
+from ..decision.decide import Case, Decision
+from ..decision.directives import Directives
+from ..published import mark
+from ..published.mark import Mark
+from ..published.snapshot import Live, Scores
+from ..slurm import jobs
+from ..slurm.cluster import Node
+from ..slurm.jobs import Job
+from ..slurm.request import Request
+from . import priority, queue_heads, tracking
 from .budget import Budget
-from .cluster import Node
-from .config import Settings
-from .decide import Case, Decision
-from .directives import Directives
-from .jobs import Job
-from .light import TYPE_CHECKING, Record
-from .mark import Mark
-from .request import Request
-from .snapshot import Live, Scores
-from .waiting import Tracked
+from .tracking import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +87,7 @@ def plan(world: World, known: Mapping[int, Tracked], left: Iterable[int] = ()) -
     by_turn = sorted(world.jobs, key=lambda job: in_turn(job, known))
     tracked, updates, unseen = follow(by_turn, known, world.nodes, Budget(world.period, world.clock))
     skip = {*unseen, *(job for job, found in tracked.items() if found.hands_off)}
-    ours = in_order(world, [job for job in world.jobs if waiting.concerns(job) and job.id not in skip])
+    ours = in_order(world, [job for job in world.jobs if tracking.concerns(job) and job.id not in skip])
     passing, budget, undecided = _Pass(world, tracked), Budget(world.period, world.clock), []
     for job in sorted(ours, key=lambda job: in_turn(job, tracked)):
         if budget.allows(job.user):
@@ -131,10 +135,10 @@ def follow(
 
 def _followed(job: Job, before: Tracked | None, nodes: Mapping[str, Node]) -> tuple[Tracked | None, list[Update]]:
     """New ones are adopted, running ones remembered, failed nodes of requeued ones noted."""
-    if waiting.concerns(job):
-        return _with_culprits(job, waiting.adopt(job, before), nodes), []
+    if tracking.concerns(job):
+        return _with_culprits(job, tracking.adopt(job, before), nodes), []
     if job.state in _RUNS and (before is not None or (job.mark is not None and job.mark.mode != "control")):
-        remembered = waiting.adopt(job, None) if before is None else before
+        remembered = tracking.adopt(job, None) if before is None else before
         return remembered._replace(ran_on=job.node_list, confined=0.0), []
     if job.pending:
         return before, _stranded(job, before)
@@ -144,7 +148,7 @@ def _followed(job: Job, before: Tracked | None, nodes: Mapping[str, Node]) -> tu
 def _stranded(job: Job, before: Tracked | None) -> list[Update]:
     """A confined job that is none of ours to decide about any more, as it is held, or its comment, nodes or reservation were
     changed since: it is widened, and left alone from then on."""
-    tracked = waiting.adopt(job, before)
+    tracked = tracking.adopt(job, before)
     if not tracked.confined or tracked.hands_off:
         return []
     return [Update(job, tracked.user, WIDEN, tracked._replace(confined=0.0, ours="", before=tracked.ours))]
@@ -220,7 +224,9 @@ class _Pass:
         self.world, self.tracked = world, tracked
         self.pools: list[tuple[float, str]] = []
         self.placed: set[int] = set()
-        self.heads = heads.heads(world.jobs, heads.Room(heads.usable_in(world.nodes), world.live.reservations, world.now))
+        self.heads = queue_heads.heads(
+            world.jobs, queue_heads.Room(queue_heads.usable_in(world.nodes), world.live.reservations, world.now)
+        )
         self.components: dict[str, list[Job]] = {}
         for job in world.jobs:
             if job.het and job.pending:
@@ -355,7 +361,7 @@ def overdue(job: Job, tracked: Tracked, world: World) -> bool:
     its pool are reserved by now."""
     if not job.eligible or tracked.confined > world.now + world.period:  # the clock has jumped back
         return True
-    ahead = feasible.reserved(world.live.reservations, world.now, job.minutes)
+    ahead = feasibility.reserved(world.live.reservations, world.now, job.minutes)
     if ahead and not ahead.isdisjoint(hostlist.expand(pool_of(job, world.nodes))):
         return True
     return world.now - max(tracked.confined, _eligible_since(job)) >= min(world.period / 2, 30.0)
@@ -404,7 +410,7 @@ def releases(found: Iterable[Job], known: Mapping[int, Tracked], keep: Iterable[
     for job in found:
         if not job.pending or (job.mark is None and job.id not in known):
             continue
-        tracked = waiting.adopt(job, known.get(job.id))
+        tracked = tracking.adopt(job, known.get(job.id))
         stays = frozenset(jobs.nodes_of(tracked.culprits)) if job.id in kept else frozenset()
         ours = frozenset(jobs.nodes_of(tracked.ours))
         if ours - stays and not tracked.hands_off:

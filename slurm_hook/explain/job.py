@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import hostlist, mark
-from .light import TYPE_CHECKING, Record
+from ..common import hostlist
+from ..common.record import TYPE_CHECKING, Record
+from ..published import mark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .snapshot import NodeScore, Scores
+    from ..published.snapshot import NodeScore, Scores
 
 SHOWN = 12
 # what users write stands last, so that nothing in it can pass for another field

@@ -9,17 +9,19 @@ import os
 import time
 from collections import deque
 
-from . import drawing, hostlist, logfiles, mark, placement
-from .errors import HostlistError, InputError, SnapshotError, WorkhorseError
-from .light import TYPE_CHECKING, Record
-from .snapshot import scores_from_json
+from ..common import hostlist
+from ..common.errors import HostlistError, InputError, SnapshotError, WorkhorseError
+from ..common.record import TYPE_CHECKING, Record
+from ..decision import drawing, placement
+from ..published import log_reader, mark
+from ..published.snapshot import scores_from_json
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .logfiles import Entry
-    from .mark import Mark
-    from .snapshot import Scores
+    from ..published.log_reader import Entry
+    from ..published.mark import Mark
+    from ..published.snapshot import Scores
 
 LOG = "/var/log/workhorse/workhorse.log"
 ARCHIVE = "snapshots"
@@ -43,12 +45,12 @@ class Witness(Record):
         """Believed lines that hold `needle`, of what the journal has, else of the file; the last LATEST. Raises OSError."""
         found = []
         if self.journal and math.isfinite(since):
-            journal = logfiles.journal(since, time.time() + 60, MOST)
+            journal = log_reader.journal(since, time.time() + 60, MOST)
             found = [entry for entry in journal if needle in json.dumps(entry.fields, separators=(",", ":"))]
         if not found:
-            some = deque((line for line in logfiles.lines(self.log, since) if needle in line), maxlen=MOST)
-            found = [entry for entry in (logfiles.of_file(line, time.time()) for line in some) if entry is not None]
-        return [entry for entry in found if logfiles.believed(entry, self.owner, self.service)]
+            some = deque((line for line in log_reader.lines(self.log, since) if needle in line), maxlen=MOST)
+            found = [entry for entry in (log_reader.of_file(line, time.time()) for line in some) if entry is not None]
+        return [entry for entry in found if log_reader.believed(entry, self.owner, self.service)]
 
 
 def words(found: Mark, witness: Witness) -> list[str]:

@@ -24,9 +24,12 @@ import threading
 from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 
-from . import commands, jobs, mark, options, toml, waiting
-from .errors import InputError, SlurmError, WorkhorseError
-from .light import TYPE_CHECKING, Record
+from ..common import toml
+from ..common.errors import InputError, SlurmError, WorkhorseError
+from ..common.record import TYPE_CHECKING, Record
+from ..dispatch import tracking
+from ..published import mark
+from ..slurm import commands, jobs, sbatch_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -173,7 +176,7 @@ def _check_options(words: Sequence[str], where: str) -> None:
 
 def _check_as_read(words: Sequence[str], where: str) -> None:
     """The same of what sbatch makes of them: shortened names, letters in one word, a word that it would take for the script."""
-    read = options.read([*words, "script"])
+    read = sbatch_options.read([*words, "script"])
     for name in sorted(read.sets):
         key = next((key for key in (f"--{name}", f"-{name}") if key in _OWN and key not in _ALLOWED), "")
         if key:
@@ -220,7 +223,7 @@ def _checkpoint(table: Mapping[str, Any], where: str) -> float:
 
 
 def _read_value(value: Any, where: str, key: str, form: str, reader: str) -> float:
-    from . import request  # noqa: PLC0415
+    from ..slurm import request  # noqa: PLC0415
 
     parse = {"parse_memory": lambda text: request.parse_memory(text, key), "parse_minutes": request.parse_minutes}[reader]
     try:
@@ -361,7 +364,7 @@ def namesakes(name: str) -> list[str]:
         found = jobs.load(str(os.geteuid()))
     except SlurmError:
         return []
-    return [job.label for job in found if job.mark is not None and job.mark.pipeline == name and job.state in waiting.LIVING]
+    return [job.label for job in found if job.mark is not None and job.mark.pipeline == name and job.state in tracking.LIVING]
 
 
 def uncounted(stage: Stage, job: int) -> bool:

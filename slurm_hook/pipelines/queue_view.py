@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from . import dispatch, jobs, mark, priority, waiting
-from .config import Settings
-from .jobs import Job, PastJob
-from .light import TYPE_CHECKING, Record
-from .waiting import State
+from ..common.config import Settings
+from ..common.record import TYPE_CHECKING, Record
+from ..dispatch import priority, tracking, updates
+from ..dispatch.tracking import State
+from ..published import mark
+from ..slurm import jobs
+from ..slurm.jobs import Job, PastJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +30,7 @@ def past_of_user(records: Sequence[PastJob], found: Sequence[Job], user: str, se
     seen: what dispatch published of chains (by id the first job's), as dependencies in scripts aren't in accounting.
     """
     chains = chains_of(records, user, seen)
-    group = waiting.groups(found, chains)
+    group = tracking.groups(found, chains)
     current = {job.id: job for job in found if job.user == user}
     invested: dict[str, float] = {}
     for record in records:
@@ -42,8 +44,8 @@ def past_of_user(records: Sequence[PastJob], found: Sequence[Job], user: str, se
 
 def past_of_state(state: State, found: Sequence[Job], now: float) -> Past:
     """What dispatch remembers of everybody's jobs."""
-    group = waiting.groups(found, state.chains)
-    invested, _ = waiting.invest(state, found, group, now)
+    group = tracking.groups(found, state.chains)
+    invested, _ = tracking.invest(state, found, group, now)
     current = {f"{job.id}@{job.start:.0f}" for job in found if jobs.run_seconds(job, now) > 0}
     sums = {name: sum(s for key, s in parts.items() if key not in current) for name, parts in invested.items()}
     return Past(state.chains, sums)
@@ -55,8 +57,8 @@ def chains_of(records: Sequence[PastJob], user: str, seen: Mapping[int, int] | N
     ties = [(record.id, job) for record in records for job in record.after]
     ties += [(job, first) for job, first in (seen or {}).items() if job in own or first in own]
     runs: dict[str, int] = {}
-    ties += [(record.id, runs.setdefault(record.name, record.id)) for record in records if waiting.is_run(record.name)]
-    forest = waiting.Forest(own | {job for tie in ties for job in tie})
+    ties += [(record.id, runs.setdefault(record.name, record.id)) for record in records if tracking.is_run(record.name)]
+    forest = tracking.Forest(own | {job for tie in ties for job in tie})
     for one, other in ties:
         forest.join(one, other)
     named: dict[int, str] = {}
@@ -104,12 +106,12 @@ def waiting_stages(
     count once.
     """
     known = past or Past()
-    group = waiting.groups(found, known.chains)
+    group = tracking.groups(found, known.chains)
     invested = _invested(found, group, now, known.invested)
     stages = [job for job in found if job.pending and not job.held]
     tasks = [
         priority.Waiting(
-            f"{job.id:012d}", dispatch.waited(job, now), invested.get(group[job.id], 0.0), dispatch.demand_of(job, settings)
+            f"{job.id:012d}", updates.waited(job, now), invested.get(group[job.id], 0.0), updates.demand_of(job, settings)
         )
         for job in stages
     ]
@@ -170,7 +172,7 @@ def pipeline_parts(
     """
     past = list(past)
     chains = chains_of(past, user, seen)
-    group = waiting.groups(found, chains)
+    group = tracking.groups(found, chains)
     number = name.lstrip("#")
     keys = {f"{user}/{name}", f"{user}#{number}"}
     keys |= {group[job.id] for job in found if job.user == user and str(job.id) == number}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import posix as os
 
-from . import hostlist
-from .light import TYPE_CHECKING, json_dumps
+from ..common import hostlist
+from ..common.record import TYPE_CHECKING, json_dumps
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .decide import Decision
+    from ..decision.decide import Decision
 
 IDENT = "workhorse"
 MAX_LINE = 7000  # what rsyslog and journald take without cutting

@@ -17,8 +17,9 @@ from collections import deque
 from contextlib import suppress
 from datetime import datetime
 
-from . import bounded, log
-from .light import TYPE_CHECKING, Record
+from ..common import bounded
+from ..common.record import TYPE_CHECKING, Record
+from . import decision_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -99,7 +100,7 @@ def parse(text: str) -> dict[str, Any] | None:
         return None
     if not isinstance(data, dict):
         return None
-    known = {name: value for name, value in data.items() if name in log.FIELDS}
+    known = {name: value for name, value in data.items() if name in decision_log.FIELDS}
     return known if all(_is_ours(name, value) for name, value in known.items()) else None
 
 

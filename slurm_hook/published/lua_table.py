@@ -6,8 +6,8 @@ keep a job possible without knowing more.
 
 from __future__ import annotations
 
-from .config import Settings
-from .light import TYPE_CHECKING
+from ..common.config import Settings
+from ..common.record import TYPE_CHECKING
 from .snapshot import AVOID_BELOW
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ variable that the job would inherit.
 
 from __future__ import annotations
 
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from typing import Any

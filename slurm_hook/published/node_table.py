@@ -9,8 +9,8 @@ import time
 
 import click
 
-from .light import TYPE_CHECKING
-from .terminal import one_line
+from ..common.record import TYPE_CHECKING
+from ..common.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """The published files, which are the contract between the two halves.
 
-`scores.json` is written by the accounting half (`accounting.publish`) each night and at each collect, `live.json` by
+`scores.json` is written by the accounting half (`accounting.publishing.publish`) each night and at each collect, `live.json` by
 dispatch at each pass. Both are read by the submit path, which trusts them only when they and their folder belong to
 root or the service user, can't be written by others, and are regular files of bounded size.
 
@@ -14,8 +14,8 @@ from _stat import S_ISREG, S_IWGRP, S_IWOTH
 from itertools import repeat
 from math import isnan
 
-from .errors import SnapshotError
-from .light import TYPE_CHECKING, Record, json_loads
+from ..common.errors import SnapshotError
+from ..common.record import TYPE_CHECKING, Record, json_loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,9 +12,9 @@ import select
 import sys
 import time
 
-from . import nodeinfo
-from .errors import RefusedError, SlurmError
-from .light import TYPE_CHECKING, Record
+from ..common.errors import RefusedError, SlurmError
+from ..common.record import TYPE_CHECKING, Record
+from . import node_rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -198,10 +198,10 @@ class NodeQuery:
     def __init__(self, scontrol: str, limit: float, program: int = 0) -> None:
         self.scontrol = scontrol
         self.started: Started | None = None
-        self.helper: nodeinfo.Helper | None
+        self.helper: node_rpc.Helper | None
         self.ready = False
         try:
-            self.helper = nodeinfo.Helper(limit, program)
+            self.helper = node_rpc.Helper(limit, program)
         except OSError:  # no memory for another process: scontrol will tell
             self.helper = None
 
@@ -259,7 +259,7 @@ def options_of(started: Started, blocks: int, deadline: float, found: Callable[[
     def enough(text: bytes) -> bool:
         nonlocal found
         if found is not None and text.strip():
-            found(nodeinfo.library_of(started.pid))
+            found(node_rpc.library_of(started.pid))
             found = None
         return complete_blocks(text.decode("utf-8", "surrogateescape")) >= blocks
 

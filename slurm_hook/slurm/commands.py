@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from . import bounded
-from .errors import SlurmError
+from ..common import bounded
+from ..common.errors import SlurmError
 
 TIMEOUT = 60.0
 # the caller's habits (SQUEUE_FORMAT, SACCT_FORMAT …) must not change what we read; SLURM_CONF and the like stay

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from . import commands, hostlist, mark, reasons
-from .errors import HostlistError, SlurmError
-from .light import Record
+from ..common import hostlist
+from ..common.errors import HostlistError, SlurmError
+from ..common.record import Record
+from ..published import mark
+from . import commands, pending_reasons
 
 # held, or not yet to be scheduled: not a stage that waits for nodes
 NOT_ELIGIBLE = frozenset({
@@ -116,7 +118,7 @@ class Job(Record):
     @property
     def holds(self) -> bool:
         """Waits for nodes that become free, so that others don't get them; in a reservation it has its own."""
-        return self.eligible and not self.reservation and reasons.holds_nodes(self.reason)
+        return self.eligible and not self.reservation and pending_reasons.holds_nodes(self.reason)
 
     @property
     def readable(self) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import posix as os
 
-from .errors import SlurmError
-from .light import TYPE_CHECKING
+from ..common.errors import SlurmError
+from ..common.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

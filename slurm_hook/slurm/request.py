@@ -7,9 +7,9 @@ cli_filter, so one `Request` serves both. Memory is MiB, times are minutes, coun
 
 from __future__ import annotations
 
-from . import hostlist
-from .errors import HostlistError, RequestError
-from .light import TYPE_CHECKING, Record
+from ..common import hostlist
+from ..common.errors import HostlistError, RequestError
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

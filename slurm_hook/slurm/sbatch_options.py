@@ -6,7 +6,7 @@ What the table makes of a call is checked against sbatch's own print-out before 
 
 from __future__ import annotations
 
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,14 +8,14 @@ from __future__ import annotations
 import posix as os
 from _stat import S_ISDIR, S_ISFIFO, S_ISREG
 
-from . import cluster, options
-from .errors import RequestError
-from .light import TYPE_CHECKING
+from ..common.errors import RequestError
+from ..common.record import TYPE_CHECKING
+from ..slurm import cluster, sbatch_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .options import CommandLine
+    from ..slurm.sbatch_options import CommandLine
 
 MAX_STDIN = 8 * 1024 * 1024
 PATIENCE = 200  # milliseconds that a pipe may take to fill: where its writer takes longer the call passes
@@ -37,7 +37,7 @@ def read(argv: Sequence[str], command: CommandLine) -> bytes:
         raise RequestError("the script is no file")
     fd = _opened(path)
     try:
-        return os.read(fd, options.MAX_SCRIPT)
+        return os.read(fd, sbatch_options.MAX_SCRIPT)
     finally:
         os.close(fd)
 
@@ -87,7 +87,7 @@ def _in_pipe(fd: int) -> bytes:
     import fcntl  # noqa: PLC0415
     import select  # noqa: PLC0415
 
-    from . import nodeinfo  # noqa: PLC0415
+    from ..slurm import node_rpc  # noqa: PLC0415
 
     poll = select.poll()
     poll.register(fd, 0)
@@ -96,7 +96,7 @@ def _in_pipe(fd: int) -> bytes:
     size = int.from_bytes(fcntl.ioctl(fd, FIONREAD, b"\0\0\0\0"), "little")
     read_end, write_end = os.pipe()
     try:
-        c = nodeinfo.Library("libc.so.6")
+        c = node_rpc.Library("libc.so.6")
         copied = c.call("tee", c.int(fd), c.int(write_end), c.long(size), c.int(SPLICE_F_NONBLOCK)) if size else 0
         text = os.read(read_end, size) if copied == size > 0 else b""
     finally:
@@ -118,8 +118,8 @@ def memory_file(content: bytes) -> int:
 def components(script: bytes) -> int:
     """Components that a script's `#SBATCH hetjob` lines make; sbatch takes `#SLURM` for the same word."""
     count = 1
-    for line in options.head(script):
-        for word in options.STARTS:
+    for line in sbatch_options.head(script):
+        for word in sbatch_options.STARTS:
             count += line.startswith(word) and line[len(word) :].split()[:1] in ([b"hetjob"], [b"packjob"])
     return count
 
@@ -127,15 +127,15 @@ def components(script: bytes) -> int:
 def check(argv: Sequence[str], command: CommandLine, script: bytes) -> None:
     """Raises RequestError where the call submits nothing, where sbatch's answer to our question could not be told from what the
     call brings, or where sbatch reads a list of nodes, say, from a pipe: the real call would find it empty."""
-    if len(script) >= options.MAX_SCRIPT and len(options.head(script)) == script.count(b"\n") + 1:
+    if len(script) >= sbatch_options.MAX_SCRIPT and len(sbatch_options.head(script)) == script.count(b"\n") + 1:
         raise RequestError("the script's head is too long to be looked through")
     words = argv[: command.script] if command.known else argv
     if any(_ANSWER in word for word in words) or any(_ANSWER.encode() in value for value in cluster.environment().values()):
         raise RequestError("a value holds a line as sbatch prints them")
-    inside = options.directives(script)
-    if (command.sets | options.read(inside).sets) & options.NO_JOB:
+    inside = sbatch_options.directives(script)
+    if (command.sets | sbatch_options.read(inside).sets) & sbatch_options.NO_JOB:
         raise RequestError("it submits nothing")
-    for name in options.files([*words]) + options.files(inside):
+    for name in sbatch_options.files([*words]) + sbatch_options.files(inside):
         mode = _mode(name)  # nodes are named in most cases, so that nothing is there
         if name.startswith(("/dev/", "/proc/")) or (mode and not S_ISREG(mode) and not S_ISDIR(mode)):
             raise RequestError(f"{name[:60]!a} can be read only once")

@@ -12,22 +12,23 @@ import sys
 import time
 from _stat import S_ISREG
 
-from .errors import RequestError, SlurmError, SnapshotError, WorkhorseError
-from .light import TYPE_CHECKING, json_loads
+from ..common.errors import RequestError, SlurmError, SnapshotError, WorkhorseError
+from ..common.record import TYPE_CHECKING, json_loads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .decide import Case, Decision
-    from .directives import Directives
-    from .request import Request
+    from ..decision.decide import Case, Decision
+    from ..decision.directives import Directives
+    from ..slurm.request import Request
 
 
 def main(words: Sequence[str]) -> None:
     """Entry: published folder, the service user's uid, seconds that Lua waits, the client (`sbatch` or another) and
     its process, and the request in hex."""
-    from . import log, wrapper  # noqa: PLC0415
+    from ..published import decision_log  # noqa: PLC0415
+    from . import wrapper  # noqa: PLC0415
 
     started = time.monotonic()
     publish, service_uid, wait, client, pid, request = words
@@ -40,7 +41,7 @@ def main(words: Sequence[str]) -> None:
             added = wrapper.arguments(made[0], made[1])
     except (SnapshotError, SlurmError) as err:
         _tell(())
-        log.send(wrapper.failure_line(err, by="cli_filter"))
+        decision_log.send(wrapper.failure_line(err, by="cli_filter"))
         return
     except (WorkhorseError, ValueError):  # what the user asks for can't be understood
         made = None
@@ -51,7 +52,7 @@ def main(words: Sequence[str]) -> None:
     notes = wrapper.notes(case, decision) if _on_terminal(int(pid)) else []
     _tell([*(f"+{word[2:]}" for word in added), *(f"#{wrapper.printable(note)}" for note in notes)])
     ms = (time.monotonic() - started) * 1000
-    log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
+    decision_log.send(wrapper.log_line(case, decision, why, by="cli_filter", applied=bool(added), ms=ms))
 
 
 def _on_terminal(pid: int) -> bool:
@@ -71,8 +72,9 @@ def _tell(lines: Sequence[str]) -> None:
 
 def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
     """The request and what its script says. Raises RequestError, also for one that may have several components."""
-    from . import batch, directives  # noqa: PLC0415
-    from .request import request_from  # noqa: PLC0415
+    from ..decision import directives  # noqa: PLC0415
+    from ..slurm.request import request_from  # noqa: PLC0415
+    from . import batch_script  # noqa: PLC0415
 
     options = _options(digits)
     argv = options.pop("argv", [])
@@ -82,7 +84,7 @@ def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
         script = _command(words)
     elif "wrap" not in options:
         script = _script(words[0] if words else f"/proc/{pid}/fd/0")
-    if batch.components(script) > 1:
+    if batch_script.components(script) > 1:
         raise RequestError("heterogeneous")
     return request_from({key: str(value) for key, value in options.items()}), directives.parse(script)
 
@@ -90,12 +92,14 @@ def _asked(digits: str, client: str, pid: int) -> tuple[Request, Directives]:
 def _consider(
     asked: tuple[Request, Directives], pid: int, publish: str, service_uid: str, deadline: float
 ) -> tuple[Case, Decision, str] | None:
-    from . import cluster, nodeinfo, snapshot, wrapper  # noqa: PLC0415
+    from ..published import snapshot  # noqa: PLC0415
+    from ..slurm import cluster, node_rpc  # noqa: PLC0415
+    from . import wrapper  # noqa: PLC0415
 
     request, told = asked
     uids = wrapper.uids_of(service_uid)
     query = cluster.NodeQuery("scontrol", deadline - time.monotonic())
-    query.load(nodeinfo.library_of(pid))
+    query.load(node_rpc.library_of(pid))
     try:
         scores, nodes = snapshot.read_scores_later(publish, trusted_uids=uids)
         # the form "nodelist" is for the wrapper only: here a node count can't be pinned with it

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
-from .errors import ConfigError
-from .light import TYPE_CHECKING
+from ..common.errors import ConfigError
+from ..common.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .config import Settings
+    from ..common.config import Settings
 
 NAME = "hints"
 

@@ -19,18 +19,18 @@ import posix as os
 import sys
 import time
 
-from .light import TYPE_CHECKING, Record
+from ..common.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .cluster import Node, NodeQuery, Started
-    from .config import Settings
-    from .decide import Case, Decision
-    from .directives import Directives
-    from .options import CommandLine
-    from .request import Request
-    from .snapshot import Live, NodeScore, Scores
+    from ..common.config import Settings
+    from ..decision.decide import Case, Decision
+    from ..decision.directives import Directives
+    from ..published.snapshot import Live, NodeScore, Scores
+    from ..slurm.cluster import Node, NodeQuery, Started
+    from ..slurm.request import Request
+    from ..slurm.sbatch_options import CommandLine
 
 SPARE = 0.2  # seconds before the shim stops waiting: we end by ourselves then
 MAX_WORD = 100_000  # bytes; Linux takes 128 KiB in one argument
@@ -63,9 +63,9 @@ def main(words: Sequence[str]) -> None:
     sys.stdout.flush()
     os.close(1)  # the shim goes on now
     if line is not None:
-        from . import log  # noqa: PLC0415
+        from ..published import decision_log  # noqa: PLC0415
 
-        log.send(line())
+        decision_log.send(line())
     os._exit(0)
 
 
@@ -85,7 +85,7 @@ def alarm(limit: float) -> None:
 
 def answer_for(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     """The answer's text ("" for none) and what makes the line for syslog, once the answer is out (None: not ours)."""
-    from .errors import SlurmError, SnapshotError, WorkhorseError  # noqa: PLC0415
+    from ..common.errors import SlurmError, SnapshotError, WorkhorseError  # noqa: PLC0415
 
     try:
         return _answer(call, started)
@@ -98,23 +98,24 @@ def answer_for(call: Call, started: float) -> tuple[str, Callable[[], str] | Non
 
 def failure_line(err: Exception, *, by: str) -> str:
     """The line for syslog where a submission passes because of us, not because of what it asks for."""
-    from . import log  # noqa: PLC0415
-    from .errors import SnapshotError  # noqa: PLC0415
+    from ..common.errors import SnapshotError  # noqa: PLC0415
+    from ..published import decision_log  # noqa: PLC0415
 
-    return log.failure(by, "snapshot" if isinstance(err, SnapshotError) else "slurm", printable(str(err)))
+    return decision_log.failure(by, "snapshot" if isinstance(err, SnapshotError) else "slurm", printable(str(err)))
 
 
 def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
-    from . import batch, cluster, options  # noqa: PLC0415
+    from ..slurm import cluster, sbatch_options  # noqa: PLC0415
+    from . import batch_script  # noqa: PLC0415
 
-    command = options.read(call.argv)
-    script = batch.read(call.argv, command)
+    command = sbatch_options.read(call.argv)
+    script = batch_script.read(call.argv, command)
     _check_binary(call.sbatch)
     uids = uids_of(call.service_uid)
     asked = ask(call, command, script)
     query = cluster.NodeQuery(scontrol_of(call), call.limit, asked.pid)
     try:
-        from . import snapshot  # noqa: PLC0415
+        from ..published import snapshot  # noqa: PLC0415
 
         # read while sbatch works on its answer
         scores, nodes = snapshot.read_scores_later(call.publish, trusted_uids=uids)
@@ -131,7 +132,7 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
     added = () if mode == "observe" else arguments(case, decision)
     position = _position(call.argv, command, added)
     applied = bool(added) and position is not None
-    quiet = command.quiet or options.aloud(script) != script
+    quiet = command.quiet or sbatch_options.aloud(script) != script
     text = _text(added if applied else (), position or 0, [] if quiet else notes(case, decision))
     ms = (time.monotonic() - started) * 1000
     return text, lambda: log_line(case, decision, why, by="wrapper", applied=applied, ms=ms)
@@ -139,7 +140,7 @@ def _answer(call: Call, started: float) -> tuple[str, Callable[[], str] | None]:
 
 def _check_binary(path: str) -> None:
     """Only a real sbatch may be asked with --test-only: a site's wrapper could drop that and submit."""
-    from .errors import RequestError  # noqa: PLC0415
+    from ..common.errors import RequestError  # noqa: PLC0415
 
     with open(path, "rb") as file:
         if file.read(4) != ELF:
@@ -164,12 +165,15 @@ def consider(
     scores: without its nodes, which `nodes` gives. Raises WorkhorseError for whatever makes it unknowable.
     """
     # more than is needed at once, as sbatch is at work
-    from . import batch, cluster, config, directives, feasible, match, request  # noqa: F401, PLC0415
+    from ..common import config  # noqa: F401, PLC0415
+    from ..decision import directives, feasibility, match  # noqa: F401, PLC0415
+    from ..slurm import cluster, request  # noqa: F401, PLC0415
+    from . import batch_script  # noqa: PLC0415
 
     if scores.settings.get("steer.mode") == "off":
         return None
     told = directives.parse(script)
-    blocks = max(command.components, batch.components(script))
+    blocks = max(command.components, batch_script.components(script))
     requests = _requests(call, command, blocks, cluster.options_of(asked, blocks, deadline, query.load))
     return judge(requests, told, scores, nodes, query=query, publish=call.publish, uids=uids, deadline=deadline, seed=seed)
 
@@ -190,7 +194,7 @@ def judge(
 
     seed: of the draw; None for one of its own.
     """
-    from .config import Settings, weaker_mode  # noqa: PLC0415
+    from ..common.config import Settings, weaker_mode  # noqa: PLC0415
 
     settings = Settings.from_mapping(scores.settings)
     mode = weaker_mode(settings["steer.mode"], _wanted_mode())
@@ -204,7 +208,7 @@ def judge(
     if not why:
         return None
     query.ask()
-    from . import decide  # noqa: PLC0415 - while slurmctld answers
+    from ..decision import decide  # noqa: PLC0415 - while slurmctld answers
 
     if not scores.nodes:
         scores = scores._replace(nodes=nodes())
@@ -220,14 +224,14 @@ def judge(
 
 def _wanted_mode() -> str:
     """What the user's WORKHORSE_MODE says."""
-    from . import cluster  # noqa: PLC0415
+    from ..slurm import cluster  # noqa: PLC0415
 
     return cluster.environment().get(VARIABLE.encode(), b"").decode("utf-8", "replace")
 
 
 def wrong_mode() -> str:
     """What to tell a user whose WORKHORSE_MODE is no mode, "" where there is nothing to tell."""
-    from .config import MODES  # noqa: PLC0415
+    from ..common.config import MODES  # noqa: PLC0415
 
     wanted = _wanted_mode()
     if not wanted or wanted.lower() in MODES:
@@ -238,7 +242,7 @@ def wrong_mode() -> str:
 def _check_excludes(requests: Sequence[Request], nodes: Mapping[str, Node]) -> None:
     """Raises RequestError where all that the user excludes is unknown: newer versions of Slurm refuse that, but no longer
     when one of ours stands beside it."""
-    from .errors import RequestError  # noqa: PLC0415
+    from ..common.errors import RequestError  # noqa: PLC0415
 
     if any(request.exclude and not any(name in nodes for name in request.exclude) for request in requests):
         raise RequestError("none of the excluded nodes is known here; see `sinfo -N`")
@@ -246,12 +250,12 @@ def _check_excludes(requests: Sequence[Request], nodes: Mapping[str, Node]) -> N
 
 def _match(requests: Sequence[Request], told: Directives, settings: Settings, scores: Scores) -> str:
     """Why the job is ours, "" where it isn't; the nodes of the scores only matter where no count is given."""
-    from . import feasible, match  # noqa: PLC0415
+    from ..decision import feasibility, match  # noqa: PLC0415
 
     largest = max((n.cpus for n in scores.nodes.values()), default=0), max((n.gpus for n in scores.nodes.values()), default=0)
     for request in requests:
-        count = feasible.least_nodes(request, *largest)
-        why = match.reason(request, told, settings, nodes=count, gpus=feasible.total_gpus(request, count))
+        count = feasibility.least_nodes(request, *largest)
+        why = match.reason(request, told, settings, nodes=count, gpus=feasibility.total_gpus(request, count))
         if why:
             return why
     return ""
@@ -259,8 +263,8 @@ def _match(requests: Sequence[Request], told: Directives, settings: Settings, sc
 
 def _partitions(scores: Scores, live: Live | None) -> dict[str, tuple[str, ...]]:
     """Partitions of each node, as published; those that came after the scores as dispatch knows them."""
-    from . import hostlist  # noqa: PLC0415
-    from .errors import HostlistError  # noqa: PLC0415
+    from ..common import hostlist  # noqa: PLC0415
+    from ..common.errors import HostlistError  # noqa: PLC0415
 
     known = {name: score.partitions for name, score in scores.nodes.items()}
     newer: dict[str, tuple[str, ...]] = {}
@@ -286,13 +290,14 @@ def uids_of(text: str) -> tuple[int, ...]:
 
 def ask(call: Call, command: CommandLine, script: bytes) -> Started:
     """Begin to ask sbatch what it makes of this call. Raises RequestError where it would read what can be read only once."""
-    from . import batch, cluster, options  # noqa: PLC0415
+    from ..slurm import cluster, sbatch_options  # noqa: PLC0415
+    from . import batch_script  # noqa: PLC0415
 
-    batch.check(call.argv, command, script)
-    aloud = options.aloud(script)  # on stdin where it isn't what the file says
-    argv = options.without_quiet(call.argv if aloud == script else call.argv[: command.script], command)
+    batch_script.check(call.argv, command, script)
+    aloud = sbatch_options.aloud(script)  # on stdin where it isn't what the file says
+    argv = sbatch_options.without_quiet(call.argv if aloud == script else call.argv[: command.script], command)
     in_file = command.wrapped or (command.script < len(call.argv) and aloud == script)
-    fd = None if in_file else batch.memory_file(aloud)
+    fd = None if in_file else batch_script.memory_file(aloud)
     try:
         return cluster.start_sbatch(call.sbatch, argv, fd)
     finally:
@@ -302,8 +307,8 @@ def ask(call: Call, command: CommandLine, script: bytes) -> Started:
 
 def _requests(call: Call, command: CommandLine, blocks: int, text: str) -> tuple[Request, ...]:
     """The components in sbatch's print-out, as many as there must be. Raises RequestError."""
-    from . import request  # noqa: PLC0415
-    from .errors import RequestError  # noqa: PLC0415
+    from ..common.errors import RequestError  # noqa: PLC0415
+    from ..slurm import request  # noqa: PLC0415
 
     printed = request.parse_blocks(text)
     if len(printed) != blocks:
@@ -320,8 +325,8 @@ def _script_name(call: Call, command: CommandLine) -> str:
 
 
 def _live(publish: str, uids: Sequence[int]) -> Live | None:
-    from . import snapshot  # noqa: PLC0415
-    from .errors import SnapshotError  # noqa: PLC0415
+    from ..common.errors import SnapshotError  # noqa: PLC0415
+    from ..published import snapshot  # noqa: PLC0415
 
     try:
         return snapshot.read_live(publish, trusted_uids=uids)
@@ -335,7 +340,8 @@ def _seed() -> int:
 
 def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
     """The options to add for a decision; none for "pass"."""
-    from . import hostlist, mark  # noqa: PLC0415
+    from ..common import hostlist  # noqa: PLC0415
+    from ..published import mark  # noqa: PLC0415
 
     if decision.action == "pass" and not decision.ours:
         return ()
@@ -367,7 +373,7 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
 
 def _plain(words: Sequence[str]) -> tuple[str, ...]:
     """The words, if each is a line of printable ASCII: published files and live names are not believed to be so."""
-    from .errors import RequestError  # noqa: PLC0415
+    from ..common.errors import RequestError  # noqa: PLC0415
 
     for word in words:
         if not (word.isascii() and word.isprintable() and " " not in word):
@@ -414,7 +420,7 @@ def notes(case: Case, decision: Decision) -> list[str]:
 
 def _note(decision: Decision, mode: str) -> str:
     """What is done to the job; nothing where we only observe, as nobody's job is another then."""
-    from . import hostlist  # noqa: PLC0415
+    from ..common import hostlist  # noqa: PLC0415
 
     if mode == "observe":
         return ""
@@ -435,10 +441,11 @@ def printable(text: str) -> str:
 
 def log_line(case: Case, decision: Decision, why: str, *, by: str, applied: bool, ms: float) -> str:
     """The line for syslog."""
-    from . import hostlist, log  # noqa: PLC0415
+    from ..common import hostlist  # noqa: PLC0415
+    from ..published import decision_log  # noqa: PLC0415
 
     request = case.requests[0]
-    return log.line(
+    return decision_log.line(
         decision, by=by, match=why, applied=applied, method=case.scores.method, partition=request.partition[:64],
         pipeline=case.directives.pipeline, stage=case.directives.stage, user_excludes=hostlist.fold(request.exclude),
         ms=round(ms, 1),

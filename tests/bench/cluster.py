@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from accounting.columns import (
+from accounting.history.columns import (
     DOWN,
     DRAIN,
     REASON_HARDWARE,

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from accounting import collect, refresh, store
-from accounting.columns import RIGHT, SILENT, SURVIVED, WRONG, History
-from slurm_hook.config import Settings
-from slurm_hook.snapshot import Scores
+from accounting.history import collect, store
+from accounting.history.columns import RIGHT, SILENT, SURVIVED, WRONG, History
+from accounting.publishing import refresh
+from slurm_hook.common.config import Settings
+from slurm_hook.published.snapshot import Scores
 from tests.bench.speed import T0, WINDOW, make
 
 CLUSTER = "big"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from accounting import attribution, capability
-from accounting.blame import Model
-from accounting.lemons import find_lemons
-from slurm_hook.placement import BETA, COSTLY, DOUBTFUL, RATIO_CAP, cost_rank
+from accounting.scoring import attributed_method, published_method
+from accounting.scoring.em import Model
+from accounting.scoring.lemons import find_lemons
+from slurm_hook.decision.placement import BETA, COSTLY, DOUBTFUL, RATIO_CAP, cost_rank
 from tests.bench.cluster import CAPACITY, Cluster
 from tests.bench.world import BASE
 
@@ -89,7 +89,7 @@ def roulette(rng: np.random.Generator, weights: np.ndarray, k: int) -> np.ndarra
 
 
 def capped_roulette(rng: np.random.Generator, logs: np.ndarray, k: int) -> np.ndarray:
-    """k positions by roulette on exp(logs), capped afresh at each draw, as `slurm_hook.placement.draw` does."""
+    """k positions by roulette on exp(logs), capped afresh at each draw, as `slurm_hook.decision.placement.draw` does."""
     if k >= len(logs):
         return np.arange(len(logs))
     logs, low, drawn = logs.copy(), -np.log(RATIO_CAP), []
@@ -117,7 +117,7 @@ class Weighted(Base):
         if self.capability is None:
             return self.rng.permutation(idle)[:k]
         last = idle[:0]
-        if self.lemon is not None and rank > COSTLY:  # `slurm_hook.placement.drops_out_first`
+        if self.lemon is not None and rank > COSTLY:  # `slurm_hook.decision.placement.drops_out_first`
             out = (self.lemon | (self.capability < DOUBTFUL))[idle]
             idle, last = idle[~out], idle[out]
             if len(idle) <= k:
@@ -151,7 +151,7 @@ class Attributed(Weighted):
 
     def night(self, cluster):
         history = cluster.history()
-        scored = attribution.attribute(history, model=self.model)
+        scored = attributed_method.attribute(history, model=self.model)
         self.capability = scored.capability / np.median(scored.capability)
         self.lemon = find_lemons(history, scored)
 
@@ -179,7 +179,7 @@ class Published(Base):
         return idle[roulette(self.rng, weights, k)]
 
     def night(self, cluster):
-        table = capability.score_history(cluster.history())
+        table = published_method.score_history(cluster.history())
         known = np.isfinite(table.capability)
         if known.any():
             self.scores = np.where(known, table.capability, np.median(table.capability[known]))

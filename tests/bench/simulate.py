@@ -22,8 +22,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # idle BLAS threads spin: tw
 
 import numpy as np
 
-from accounting import attribution, capability
-from accounting.lemons import failed_attempts, find_lemons, lemon_probability
+from accounting.scoring import attributed_method, published_method
+from accounting.scoring.lemons import failed_attempts, find_lemons, lemon_probability
 from tests.bench import report
 from tests.bench.cluster import Cluster
 from tests.bench.policies import POLICIES
@@ -73,10 +73,10 @@ def play(task: tuple[str, float, str, int]) -> dict[str, Any]:
 def _detection(cluster: Cluster) -> dict[str, Any]:
     """How well the bad nodes show after the last day, by each method, from what this policy's run left in accounting."""
     history, bad = cluster.history(), cluster.world.bad
-    scored = attribution.attribute(history)
+    scored = attributed_method.attribute(history)
     known_history = cluster.history(all_known=True)
-    known = attribution.attribute(known_history)
-    published = capability.score_history(history).capability
+    known = attributed_method.attribute(known_history)
+    published = published_method.score_history(history).capability
     published = np.where(np.isfinite(published), published, np.nanmedian(published))
     return {
         "auc": report.auc(scored.hazard, bad), "auc_known": report.auc(known.hazard, bad),

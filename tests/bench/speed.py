@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from accounting.columns import (
+from accounting.history.columns import (
     DOWN,
     DRAIN,
     REASON_HARDWARE,
@@ -31,8 +31,8 @@ from accounting.columns import (
     Nodes,
     Tasks,
 )
-from accounting.scoring import score_history
-from slurm_hook.config import Settings
+from accounting.scoring.score import score_history
+from slurm_hook.common.config import Settings
 
 T0 = 1_700_000_000.0
 WINDOW = 90 * 86400.0

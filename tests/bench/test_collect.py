@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from accounting import collect, convert, dump, store
+from accounting.history import collect, store
+from accounting.sources import converters, dump
 from tests.bench import generate
 
 pytestmark = pytest.mark.bench
@@ -27,7 +28,7 @@ def ours(path: Path, db: Path) -> collect.Counts:
     with dump.open_dump(str(path)) as file:
         text = dump.Dump(file, DELIMITER)
         rejects: list = []
-        counts = collect.store_rows(stores, text.header, text.rows(rejects.append), source="bench", times=convert.Times())
+        counts = collect.store_rows(stores, text.header, text.rows(rejects.append), source="bench", times=converters.Times())
     stores.finish()
     assert not rejects
     return counts

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from slurm_hook import dispatch, mark
-from slurm_hook.jobs import Details
-from slurm_hook.mark import Mark
+from slurm_hook.dispatch import updates
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm.jobs import Details
 from tests.unit.jobs_made import NOW, job, node, world
 
 pytestmark = pytest.mark.bench
@@ -59,7 +60,7 @@ def test_a_thousand_stages_on_ten_thousand_nodes_take_under_two_seconds(busy, sh
     part = {"nodes": "", "default": False, "max_time": None, "state": "UP"}
     made = made._replace(live=made.live._replace(partitions={name: part for name in ("part0", "part1", "part2", "part3", "all")}))
     begun = time.process_time()
-    plan = dispatch.plan(made, {})
+    plan = updates.plan(made, {})
     took = time.process_time() - begun
     assert plan.updates and len(plan.updates) <= 50
     assert took < LIMIT, f"{took:.2f} s"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_hook import jobs
+from slurm_hook.slurm import jobs
 from tests import hostile
 from tests.dispatched import Dispatched
 from tests.sandbox import Sandbox

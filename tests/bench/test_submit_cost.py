@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import hostlist
+from slurm_hook.common import hostlist
 from tests.sandbox import Sandbox
 from tests.wrapped import PYTHON, REAL, Wrapped
 
@@ -96,7 +96,7 @@ def test_cost_beside_plain_sbatch(caller: Caller, wrapped: Wrapped) -> None:
 def shares(caller: Caller, wrapped: Wrapped, whole: float) -> None:
     """Where a steered submission spends its time: each step alone, as far as it can be had alone."""
     entry = "import sys\nsys.path.insert(0, sys.argv[1])\n"
-    modules = "from slurm_hook import wrapper, options, snapshot, directives, match, cluster, decide, request, hostlist, mark"
+    modules = "from slurm_hook.submit import wrapper; from slurm_hook.slurm import sbatch_options as options, cluster, request; from slurm_hook.published import snapshot, mark; from slurm_hook.decision import directives, match, decide; from slurm_hook.common import hostlist"
     python = (PYTHON, "-I", "-S", "-c")
     read = f"{modules}\nsnapshot.read_scores(sys.argv[2])\nsnapshot.read_live(sys.argv[2])"
     steps = timed({
@@ -165,7 +165,7 @@ def five_thousand() -> Iterator[Sandbox]:
 
 def count_as_open(wrapped: Wrapped) -> None:
     """Nodes in the cloud are powered down here, so none could start a job now; for this measurement they count as up."""
-    module = wrapped.lib / "slurm_hook" / "cluster.py"
+    module = wrapped.lib / "slurm_hook" / "slurm" / "cluster.py"
     text = module.read_text()
     assert '"POWERED_DOWN", ' in text
     module.write_text(text.replace('"POWERED_DOWN", ', ""))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from accounting import columns as c
-from accounting import history, store
-from slurm_hook.config import Settings
+from accounting.history import columns as c
+from accounting.history import columns_reader, store
+from slurm_hook.common.config import Settings
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def test_again_changes_nothing(sandbox, collected):
 
 def test_scorer_reads_the_culprit(collected, happened, sandbox):
     _, db = collected
-    found = history.load_history(store.connect(str(db)), sandbox.cluster, time.time(), 90, Settings())
+    found = columns_reader.load_history(store.connect(str(db)), sandbox.cluster, time.time(), 90, Settings())
     attempt = int((found.attempts.job == happened["lost"]).nonzero()[0][0])
     assert found.attempts.outcome[attempt] == c.WRONG
     culprits = [found.nodes.names[n] for n in found.tasks.node[found.tasks.culprit & (found.tasks.attempt == attempt)]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import mark
+from slurm_hook.published import mark
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import cli, manual
-from slurm_hook.errors import EXIT_CODES
+from slurm_hook.cli import group, manual
+from slurm_hook.common.errors import EXIT_CODES
 from tests import history_made
 
 pytestmark = pytest.mark.integration
@@ -100,7 +100,7 @@ def inside(site, tmp_path, monkeypatch, capsys):
 
     def call(words):
         with pytest.raises(SystemExit) as left:
-            cli.main(["--config", str(site), *words])
+            group.main(["--config", str(site), *words])
         return left.value.code, "".join(capsys.readouterr())
 
     return call

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting import records
+from accounting.sources import records
 from tests.accounting_rows import row
 
 pytestmark = pytest.mark.integration

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import hostlist, jobs, mark, passes, pipeline, queue, waiting
-from slurm_hook.dispatch import Update
-from slurm_hook.errors import BusyError
-from slurm_hook.mark import Mark
-from slurm_hook.waiting import Tracked
+from slurm_hook.common import hostlist
+from slurm_hook.common.errors import BusyError
+from slurm_hook.dispatch import passes, tracking
+from slurm_hook.dispatch.tracking import Tracked
+from slurm_hook.dispatch.updates import Update
+from slurm_hook.pipelines import pipeline, queue_view
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm import jobs
 from tests.dispatched import SLEEP, Dispatched
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped
@@ -260,7 +264,7 @@ def test_after_slurm_requeued_a_stage_the_culprit_is_excluded(site, sandbox):
             site.one_pass()
         finally:
             sandbox.resume(culprit)
-        assert waiting.read_state(site.settings["dispatch.state"]).tracked[job].culprits == culprit
+        assert tracking.read_state(site.settings["dispatch.state"]).tracked[job].culprits == culprit
         wanted = expected.format(culprit.removeprefix("gpu"))
         assert jobs.nodes_of(site.excludes(job)) == jobs.nodes_of(hostlist.fold(hostlist.expand(wanted)))
         sandbox.run(["scancel", str(job)])
@@ -431,7 +435,7 @@ def test_a_pipeline_from_its_manifest(site, sandbox):
     train = site.job(ids["train"])
     assert train.dependency.startswith(f"afterok:{ids['prepare']}") and train.nodes == 2
     assert train.mark == Mark(pipeline="llama", stage="train")
-    parts = queue.pipeline_parts("llama", jobs.load(), jobs.history("root", 1), "root", time.time())
+    parts = queue_view.pipeline_parts("llama", jobs.load(), jobs.history("root", 1), "root", time.time())
     assert [(p.name, p.after) for p in parts][-2:] == [("prepare", ""), ("train", str(ids["prepare"]))]
     path.write_text(text.format('"options": ["--partition=nowhere"]'))
     before = {job.id for job in jobs.load()}

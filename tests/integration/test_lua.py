@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_hook import hints, hostlist, log, luatable, mark, snapshot
-from slurm_hook.config import Settings
+from slurm_hook.common import hostlist
+from slurm_hook.common.config import Settings
+from slurm_hook.published import decision_log, lua_table, mark, snapshot
+from slurm_hook.submit import hints
 from tests import lua
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped, lua_text
@@ -204,7 +206,7 @@ def test_a_decision_that_hangs_or_dies_costs_its_second_and_is_counted(sandbox, 
     started = time.monotonic()
     assert not names(submit({**env, **path}, "-N4"))
     assert time.monotonic() - started < 2 + SLACK
-    assert logged() == [{"by": "cli_filter", "action": "fail_open", "reason": log.FAILURES[-1]}]
+    assert logged() == [{"by": "cli_filter", "action": "fail_open", "reason": decision_log.FAILURES[-1]}]
     sandbox.run(["scancel", "-u", "alice"])
 
 
@@ -268,7 +270,7 @@ def table_text(sandbox: Sandbox, bad=(), *, age: float = 0, **settings) -> str:
     known = Settings().replace(**{"steer__mode": "avoid", **settings})
     now = time.time() - age
     nodes = {n: snapshot.NodeScore(n, lemon=n in bad, mem=1000, partitions=("llm",)) for n in sandbox.nodes}
-    return luatable.text(snapshot.Scores("s1", "sandbox", now, now, "published", known.hook_mapping(), nodes))
+    return lua_table.text(snapshot.Scores("s1", "sandbox", now, now, "published", known.hook_mapping(), nodes))
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from slurm_hook import hostlist, mark, placement
+from slurm_hook.common import hostlist
+from slurm_hook.decision import placement
+from slurm_hook.published import mark
 from tests.sandbox import Sandbox
 from tests.wrapped import REAL, ROOT, Wrapped
 

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from accounting import collect, pyslurm_source, source
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
+from accounting.history import collect, source
+from accounting.sources import pyslurm_source
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
 from tests.accounting_rows import stores
 
 # not imported here: without a Slurm configuration in the environment its import ends the process

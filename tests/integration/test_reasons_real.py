@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_hook import hostlist, mark, passes
+from slurm_hook.common import hostlist
+from slurm_hook.dispatch import passes
+from slurm_hook.published import mark
 from tests.dispatched import Dispatched
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped

@@ -1,16 +1,16 @@
-"""What is written from the code agrees with it, and every command explains itself. `python -m slurm_hook.reference` mends."""
+"""What is written from the code agrees with it, and every command explains itself. `python -m tests.reference` mends."""
 
 import shlex
 
 import pytest
 
-from slurm_hook import manual, reference
+from tests import manual, reference
 
 pytestmark = pytest.mark.integration
 
 
 def test_generated_files_agree_with_the_code():
-    assert reference.stale() == [], "run python -m slurm_hook.reference"
+    assert reference.stale() == [], "run python -m tests.reference"
 
 
 def test_every_command_has_help_and_examples_that_its_options_accept():

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from accounting import report, report_html
-from accounting.store import connect
+from accounting.history.store import connect
+from accounting.reports import contents, report_html
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
 from tests import history_made
 
 pytestmark = pytest.mark.integration
@@ -54,7 +54,7 @@ def page(tmp_path_factory):
     assert done.exit_code == 0, done.output
     then = time.time() - 60
     lines = [{"time": then, "by": n, "action": n, "reason": n, "excludes": n} for n in history_made.HOSTILE]
-    found = report.gather(connect(str(folder / "h.db")), "alpha", Settings(), as_of=time.time(), decisions=lines)
+    found = contents.gather(connect(str(folder / "h.db")), "alpha", Settings(), as_of=time.time(), decisions=lines)
     path = folder / "report.html"
     report_html.write(str(path), report_html.render(found))
     return path, found
@@ -83,7 +83,7 @@ def test_five_thousand_nodes(chromium, page, tmp_path):
     cells = [cell for block in found.blocks for cell in block.cells]
     names = iter(range(1, 5001))
     blocks = tuple(
-        report.Block(f"leaf{i}", tuple(replace(cells[(i + k) % len(cells)], name=f"gpu{next(names):04}") for k in range(40)))
+        contents.Block(f"leaf{i}", tuple(replace(cells[(i + k) % len(cells)], name=f"gpu{next(names):04}") for k in range(40)))
         for i in range(125)
     )
     path = tmp_path / "report.html"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from accounting.renew import renew
-from slurm_hook.config import Settings
-from slurm_hook.snapshot import read_scores
+from accounting.publishing.renew import renew
+from slurm_hook.common.config import Settings
+from slurm_hook.published.snapshot import read_scores
 from tests.sandbox import Sandbox
 from tests.site import Site
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import manual
-from slurm_hook.cli import COMMANDS
-from slurm_hook.config import Settings
-from slurm_hook.snapshot import NodeScore, Scores, scores_to_json
+from slurm_hook.cli import COMMANDS, manual
+from slurm_hook.common.config import Settings
+from slurm_hook.published.snapshot import NodeScore, Scores, scores_to_json
 from tests import pythons
 from tests.bare import BareHost
 
@@ -143,13 +142,13 @@ def test_controller_upgrade_keeps_settings_and_uninstall_keeps_the_history(host,
     host.run(["mkdir", newer])
     parts = ("install.sh", "etc", "slurm_hook", "accounting", "pyproject.toml")
     host.run(["cp", "-a", "-t", newer, *(ROOT / name for name in parts)])
-    host.run(["sh", "-c", f"echo '#more = 1' >>{newer}/etc/workhorse.toml; echo '# newer' >>{newer}/slurm_hook/errors.py"])
+    host.run(["sh", "-c", f"echo '#more = 1' >>{newer}/etc/workhorse.toml; echo '# newer' >>{newer}/slurm_hook/common/errors.py"])
     done = host.run([newer / "install.sh", "--role", "controller", "--wheels", wheels], env=offline(wheels)).stdout
     assert "kept: /etc/workhorse/workhorse.toml" in done
     assert "your settings stay (mode avoid)" in done and "mode observe" not in done and "sacctmgr" not in done
     assert 'mode = "avoid"' in host.run(["cat", "/etc/workhorse/workhorse.toml"]).stdout
     assert "#more = 1" in host.run(["cat", "/etc/workhorse/workhorse.toml.new"]).stdout
-    assert host.run(["tail", "-1", "/opt/workhorse/current/lib/slurm_hook/errors.py"]).stdout == "# newer\n"
+    assert host.run(["tail", "-1", "/opt/workhorse/current/lib/slurm_hook/common/errors.py"]).stdout == "# newer\n"
 
     # people submit there, too: nothing of the controller goes
     files = set(ours(host))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import snapshot
+from slurm_hook.published import snapshot
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import jobs
+from slurm_hook.slurm import jobs
 from tests.sandbox import Sandbox
 from tests.site import Site
 

@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import hostlist, jobs, mark, snapshot, waiting
-from slurm_hook.mark import Mark
+from slurm_hook.common import hostlist
+from slurm_hook.dispatch import tracking
+from slurm_hook.published import mark, snapshot
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm import jobs
 from tests.sandbox import Sandbox
 from tests.sandbox.users import SERVICE
 from tests.site import REPO, Site
@@ -40,7 +43,7 @@ class Served(Site):
 
     def publish(self) -> None:
         """Scores with one lemon."""
-        from slurm_hook import config
+        from slurm_hook.common import config
 
         settings, now = config.load(str(self.config)), time.time()
         nodes = {
@@ -55,8 +58,8 @@ class Served(Site):
     def dispatch(self, *args: str, user: str = SERVICE) -> str:
         return self.workhorse("dispatch", *args, user=user).stdout
 
-    def state(self) -> waiting.State:
-        return waiting.read_state(f"{self.root}/dispatch.json")
+    def state(self) -> tracking.State:
+        return tracking.read_state(f"{self.root}/dispatch.json")
 
     def job(self, number: int) -> jobs.Job:
         return next(job for job in jobs.load() if job.id == number)
@@ -361,7 +364,7 @@ def test_the_service_user_reorders_within_its_range(site, sandbox):
     site.dispatch()
     state = site.state()
     invested = {**state.invested, "alice/old": {"1@1": 360000.0}}
-    waiting.write_state(f"{site.root}/dispatch.json", state._replace(invested=invested, fingerprint=""))
+    tracking.write_state(f"{site.root}/dispatch.json", state._replace(invested=invested, fingerprint=""))
     shutil.chown(site.root / "dispatch.json", SERVICE, SERVICE)
     site.configure(dispatch=["reorder = true", "nice_range = 40"])
     time.sleep(1.1)  # urgency is wait times completion
@@ -378,7 +381,7 @@ def test_the_service_user_reorders_within_its_range(site, sandbox):
 def watcher(site: Served, patience: str = "") -> subprocess.Popen[str]:
     entry = pwd.getpwnam(SERVICE)
     prefix = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups", "--"]
-    program = f"from slurm_hook import guard, watching; {patience}\nfrom slurm_hook.cli import main; main()"
+    program = f"from slurm_hook.dispatch import guard, daemon as watching; {patience}\nfrom slurm_hook.cli import main; main()"
     argv = [*prefix, sys.executable, "-c", program, "dispatch", "--watch", "-q"]
     own = {"PYTHONPATH": str(REPO), "WORKHORSE_CONFIG": str(site.config), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_hook import hostlist, mark
+from slurm_hook.common import hostlist
+from slurm_hook.published import mark
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from accounting import metrics
-from slurm_hook import hostlist, snapshot
+from accounting.reports import metrics
+from slurm_hook.common import hostlist
+from slurm_hook.published import snapshot
 from tests.process.test_shim import Shim
 from tests.sandbox import Sandbox
 from tests.wrapped import PYTHON, REAL, Wrapped, write_shim
@@ -141,7 +142,7 @@ def test_a_broken_installation(sandbox, wrapped, job, fault):
     if fault == "library":
         shutil.rmtree(wrapped.lib)
     elif fault == "module":
-        (wrapped.lib / "slurm_hook" / "decide.py").write_text("import no_such_module\n")
+        (wrapped.lib / "slurm_hook" / "decision" / "decide.py").write_text("import no_such_module\n")
     else:
         python = wrapped.root / "venv" / "bin" / "python"
         if fault != "venv":  # that one is gone
@@ -224,13 +225,13 @@ def test_a_full_disk(sandbox, wrapped, job, stdin):
 
 @pytest.mark.parametrize("library", ["", "/nowhere/libslurm.so", "/lib/x86_64-linux-gnu/libm.so.6"])
 def test_without_slurms_library_scontrol_is_asked(sandbox, wrapped, job, library):
-    module = wrapped.lib / "slurm_hook" / "nodeinfo.py"
+    module = wrapped.lib / "slurm_hook" / "slurm" / "node_rpc.py"
     module.write_text(module.read_text() + f"\n\ndef library_of(pid):\n    return {library!r}\n")
     assert len(hostlist.expand(excludes(sandbox, wrapped, job))) == 12
 
 
 def test_neither_library_nor_scontrol(sandbox, wrapped, job):
-    module = wrapped.lib / "slurm_hook" / "nodeinfo.py"
+    module = wrapped.lib / "slurm_hook" / "slurm" / "node_rpc.py"
     module.write_text(module.read_text() + "\n\ndef library_of(pid):\n    return ''\n")
     lone = wrapped.root / "sbatch.copy"
     shutil.copy(REAL, lone)

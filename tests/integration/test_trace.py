@@ -16,9 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import cluster, hostlist, jobs, mark, passes, waiting
-from slurm_hook.config import Settings, load
-from slurm_hook.mark import Mark
+from slurm_hook.common import hostlist
+from slurm_hook.common.config import Settings, load
+from slurm_hook.dispatch import passes, tracking
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm import cluster, jobs
 from tests.dispatched import Dispatched
 from tests.sandbox import Sandbox
 from tests.wrapped import Wrapped
@@ -201,8 +204,8 @@ def test_reordering_by_nice_is_opt_in_within_its_range_and_taken_back(slurm, mon
     held = site.sbatch("-N2", "--exclusive", "--hold")
     old = site.sbatch("-N2", "--exclusive", comment=mark.text(Mark(mode="avoid", pipeline="old")))
     path = site.settings["dispatch.state"]
-    invested = waiting.State(invested={"alice/old": {"1@1": 360000.0}}, seen={"alice/old": time.time()})
-    waiting.write_state(path, invested)
+    invested = tracking.State(invested={"alice/old": {"1@1": 360000.0}}, seen={"alice/old": time.time()})
+    tracking.write_state(path, invested)
     time.sleep(1.1)  # urgency is wait times completion
 
     def nices() -> list[int]:
@@ -260,10 +263,10 @@ def _nothing_stays_after_disable(slurm: Sandbox, wrapped: Wrapped, settings: Set
     """Waiting jobs of ours, then switched off: only the users' own excludes are left."""
     blocker = slurm.sbatch("-N16", "--exclusive", "-t5", script="#!/bin/sh\nsleep 300\n", user="bob")
     slurm.poll(lambda: any(j.id == blocker and j.state == "RUNNING" for j in jobs.load()), 20, "the machine to be full")
-    waiting = [slurm.sbatch("-N2", "-x", "gpu03", "-t5", script="#!/bin/sh\ntrue\n", binary=wrapped.sbatch) for _ in range(8)]
+    tracking = [slurm.sbatch("-N2", "-x", "gpu03", "-t5", script="#!/bin/sh\ntrue\n", binary=wrapped.sbatch) for _ in range(8)]
 
     def excludes() -> set[str]:
-        return {hostlist.fold(jobs.nodes_of(j.excludes)) for j in jobs.load() if j.id in waiting and j.pending}
+        return {hostlist.fold(jobs.nodes_of(j.excludes)) for j in jobs.load() if j.id in tracking and j.pending}
 
     slurm.poll(lambda: excludes() != {"gpu03"}, 10, "excludes of ours")
     (Path(settings.source).parent / "disable").touch()
@@ -271,4 +274,4 @@ def _nothing_stays_after_disable(slurm: Sandbox, wrapped: Wrapped, settings: Set
     assert excludes() == {"gpu03"}
     time.sleep(2 * PERIOD)
     assert excludes() == {"gpu03"}, "none comes back"
-    slurm.run(["scancel", str(blocker), *map(str, waiting)])
+    slurm.run(["scancel", str(blocker), *map(str, tracking)])

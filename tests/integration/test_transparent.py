@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_hook import hostlist, mark
+from slurm_hook.common import hostlist
+from slurm_hook.published import mark
 from tests import transparency
 from tests.sandbox import Sandbox
 from tests.transparency import OURS, Case, Outcome, Runner

@@ -31,8 +31,8 @@ def checkout(folder: Path) -> Path:
     folder.mkdir()
     for name in ("install.sh", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    (folder / "slurm_hook").mkdir()
-    (folder / "slurm_hook" / "cli.py").touch()
+    (folder / "slurm_hook" / "cli").mkdir(parents=True)
+    (folder / "slurm_hook" / "cli" / "group.py").touch()
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "pyvenv.cfg").touch()
     (folder / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3")

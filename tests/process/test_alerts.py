@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from accounting import decisions, metrics
-from accounting.records import Reject
-from slurm_hook import __version__, log
-from slurm_hook.config import Settings
-from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
+from accounting.evaluation import decisions
+from accounting.reports import metrics
+from accounting.sources.records import Reject
+from slurm_hook import __version__
+from slurm_hook.common.config import Settings
+from slurm_hook.published import decision_log
+from slurm_hook.published.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
 from tests.accounting_rows import put, row, stores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +89,7 @@ def prepare(site: Site, folder: Path):
     made[""].add_rejects("sacct", [Reject("no number", f"JobIDRaw={i}") for i in range(site.rejects)], 0)
     if site.disabled:
         (folder / "disable").touch()
-    line = log.failure("wrapper", "slurm", "words")
+    line = decision_log.failure("wrapper", "slurm", "words")
     (folder / "log").write_text(f"1970-01-01T00:00:01+00:00 h workhorse: {line}\n" * site.failed_open)
     return made[""]
 
@@ -264,8 +266,8 @@ def test_prometheus_own_checker_has_nothing_to_say(tmp_path, monkeypatch):
 
 def test_words_of_the_alerts_name_what_is_there():
     """Each check of doctor that they send people to."""
-    from accounting import doctor_site, doctor_slurm
+    from accounting.doctor import site_checks, slurm_checks
 
-    checks = {check.name for check in (*doctor_site.CHECKS, *doctor_slurm.CHECKS)}
+    checks = {check.name for check in (*site_checks.CHECKS, *slurm_checks.CHECKS)}
     asked_for = set(re.findall(r"--check ([\w-]+)", RULES.read_text()))
     assert asked_for and asked_for <= checks

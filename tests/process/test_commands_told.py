@@ -12,12 +12,14 @@ from pathlib import Path
 import click
 import pytest
 
-from accounting import cli, collect, events, nodes, store
-from accounting.sqlite_words import look_at
-from slurm_hook import cli as main
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError, UsageError
-from slurm_hook.snapshot import NodeScore, Scores, scores_to_json, write_json
+from accounting.cli import collect as cli
+from accounting.history import collect, store
+from accounting.history.sqlite_words import look_at
+from accounting.sources import events, node_inventory
+from slurm_hook.cli import group as main
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError, UsageError
+from slurm_hook.published.snapshot import NodeScore, Scores, scores_to_json, write_json
 from tests.accounting_rows import put, row, stores
 from tests.process.test_sacct import slurm as stand_in
 from tests.unit.test_bad_input import run as called
@@ -84,7 +86,7 @@ def test_explain_by_label(run, tmp_path, monkeypatch, job, code, words):
     ],
 )  # fmt: skip
 def test_what_slurm_says_of_a_label(slurm, answer, job, label):
-    from slurm_hook.cli_explain import ask_slurm
+    from slurm_hook.cli.explain import ask_slurm
 
     slurm.command("squeue", f"#!/bin/sh\necho '{answer}'\n")
     if label is None:
@@ -126,11 +128,11 @@ def test_a_clock_that_was_ahead_is_told_and_mended(slurm, run, tmp_path):
 def test_inventory_of_a_clock_that_was_ahead_is_taken_back(tmp_path):
     """What a node has now counts, one row for each change, and a node that left is gone."""
     made = stores(tmp_path / "h.db")["c"]
-    small, large = (nodes.NodeSpec("n1", memory_mib=mib) for mib in (1000, 2000))
-    nodes.save(made, [small, nodes.NodeSpec("n2")], NOW + 99 * HOUR, "scontrol")
+    small, large = (node_inventory.NodeSpec("n1", memory_mib=mib) for mib in (1000, 2000))
+    node_inventory.save(made, [small, node_inventory.NodeSpec("n2")], NOW + 99 * HOUR, "scontrol")
     for minute in range(3):
-        nodes.save(made, [large], NOW + minute * 60, "scontrol")
-    assert [(spec.name, spec.memory_mib) for spec in nodes.present(made.db, "c")] == [("n1", 2000)]
+        node_inventory.save(made, [large], NOW + minute * 60, "scontrol")
+    assert [(spec.name, spec.memory_mib) for spec in node_inventory.present(made.db, "c")] == [("n1", 2000)]
     assert made.conn.execute("SELECT valid_from, memory_mib FROM node_specs WHERE memory_mib > 0").fetchall() == [(NOW, 2000)]
     assert made.conn.execute("SELECT max(last_seen), max(gone) FROM nodes").fetchone()[0] == NOW + 120
 
@@ -244,7 +246,7 @@ def test_reading_needs_no_writing(run, tmp_path, monkeypatch, words):
             raise sqlite3.OperationalError("unable to open database file")
         return real(name, *args, **kwargs)
 
-    monkeypatch.setattr("accounting.sqlite_words.sqlite3.connect", only_immutable)
+    monkeypatch.setattr("accounting.history.sqlite_words.sqlite3.connect", only_immutable)
     with pytest.raises(sqlite3.OperationalError):
         sqlite3.connect(str(tmp_path / "h.db"))
     code, out, err = run(*[word.format(tmp_path) for word in words])
@@ -278,18 +280,18 @@ def test_another_program_s_database_is_refused(run, tmp_path):
     ],
 )  # fmt: skip
 def test_only_a_damaged_history_is_to_be_replaced(tmp_path, message, anew):
-    from accounting import doctor, doctor_site
+    from accounting.doctor import checks, site_checks
 
     def broken(host):
         raise sqlite3.OperationalError(message)
 
-    host = doctor.Host(Settings({"history.path": str(tmp_path / "h.db")}))
-    check = doctor.Check("history", "", broken)
-    (_, answer), = doctor.run([check], host)  # fmt: skip
+    host = checks.Host(Settings({"history.path": str(tmp_path / "h.db")}))
+    check = checks.Check("history", "", broken)
+    (_, answer), = checks.run([check], host)  # fmt: skip
     told = store.explain("h.db", sqlite3.OperationalError(message))
     for text in (answer.mend, told):
         assert ("anew" in text) == anew and (anew or any(w in text for w in ("room", "end it", "mount"))), text
-    assert message in told and doctor_site.ANEW == doctor.ANEW
+    assert message in told and site_checks.ANEW == checks.ANEW
 
 
 # what reaches a terminal
@@ -442,7 +444,7 @@ def test_a_history_of_a_few_failures_says_so(run, tmp_path):
 
 
 def test_what_sacct_must_name(slurm):
-    from accounting import sacct
+    from accounting.sources import sacct
 
     for text in ("", "JobID JobName"):
         slurm.say("fields", text)
@@ -489,7 +491,7 @@ def test_metrics_leave_no_halves(run, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("accounting.metrics.os.fchmod", full)
+    monkeypatch.setattr("accounting.reports.metrics.os.fchmod", full)
     (tmp_path / "m").mkdir()
     code, _, err = run("metrics", "-o", tmp_path / "m")
     assert code == 1 and "No space left" in err and list((tmp_path / "m").iterdir()) == []
@@ -497,10 +499,10 @@ def test_metrics_leave_no_halves(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("mode", "said"), [("observe", "no excluded nodes are changed"), ("avoid", "")])
 def test_dispatch_says_what_its_mode_leaves_out(run, tmp_path, monkeypatch, mode, said):
-    from slurm_hook import passes, watching
+    from slurm_hook.dispatch import daemon, passes
 
     (tmp_path / "w.toml").write_text(f"[steer]\nmode = '{mode}'\n")
-    monkeypatch.setattr(watching, "guarded_pass", lambda settings: passes.Report(waiting=0))
+    monkeypatch.setattr(daemon, "guarded_pass", lambda settings: passes.Report(waiting=0))
     code, out, _ = run("dispatch")
     assert code == 0 and said in out and (said or "mode" not in out)
     assert run("dispatch", "-q")[1] == ""

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import commands, config, guard, passes, watching
-from slurm_hook.errors import SlurmError
+from slurm_hook.common import config
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.dispatch import daemon, guard, passes
+from slurm_hook.slurm import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 # a dispatcher that takes the lock, says so, and ends as it is told to; its guard writes down each look
@@ -18,7 +20,7 @@ DISPATCHER = """
 import fcntl, os, sys, time
 sys.path.insert(0, sys.argv[1])
 from slurm_hook import guard
-from slurm_hook.errors import BusyError, SlurmError
+from slurm_hook.common.errors import BusyError, SlurmError
 folder, how = sys.argv[2], sys.argv[3]
 guard.ROUNDS, guard.ANSWER, guard.PAUSE = (0.0, 0.05, 0.05), 0.3, 0.1
 if "no pidfd" in how and hasattr(os, "pidfd_open"):
@@ -237,23 +239,23 @@ def test_a_watch_goes_by_the_settings_as_they_are_now(tmp_path, capsys):
     path.write_text("[dispatch]\nperiod = 60.0\nstate = '/a'\n[publish]\npath = '/p'\n")
     first = config.load(str(path))
     path.write_text("[dispatch]\nperiod = 5.0\nrequeue = true\nstate = '/b'\n[publish]\npath = '/q'\n")
-    now = watching.reread(first)
+    now = daemon.reread(first)
     assert (now["dispatch.period"], now["dispatch.requeue"]) == (5.0, True)
     assert (now["dispatch.state"], now["publish.path"]) == ("/a", "/p"), "where its lock and its guard are"
     path.write_text("[dispatch]\nperiod = 'soon'\n")
-    assert watching.reread(now) is now and "going on with the settings of before" in capsys.readouterr().err
+    assert daemon.reread(now) is now and "going on with the settings of before" in capsys.readouterr().err
     path.unlink()
-    assert watching.reread(now) is now
-    assert watching.reread(config.Settings())["dispatch.period"] == 60.0
+    assert daemon.reread(now) is now
+    assert daemon.reread(config.Settings())["dispatch.period"] == 60.0
 
 
 def test_who_changes_jobs_for_long_ends_no_watch(tmp_path, monkeypatch, capsys):
     """The next pass tries again; at the end it is no successor, so that the guard goes on trying."""
-    for module in (passes, watching):
+    for module in (passes, daemon):
         monkeypatch.setattr(module, "LOCK_WAIT", 0.1)
     made = config.Settings({"dispatch.state": str(tmp_path / "state"), "publish.path": str(tmp_path)})
     with passes.lock(made["dispatch.state"], ".pass.lock"):
-        watching._watched_pass(made, None)
+        daemon._watched_pass(made, None)
         assert ".pass.lock" in capsys.readouterr().err
         with pytest.raises(SlurmError, match="another dispatcher holds"):
-            watching._end(made)
+            daemon._end(made)

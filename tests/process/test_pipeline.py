@@ -10,8 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import cli, jobs, mark, pipeline
-from slurm_hook.errors import InputError, SlurmError
+from slurm_hook.cli import group
+from slurm_hook.common.errors import InputError, SlurmError
+from slurm_hook.pipelines import pipeline
+from slurm_hook.published import mark
+from slurm_hook.slurm import jobs
 from tests.unit.jobs_made import job
 
 GOOD = """
@@ -224,7 +227,7 @@ def test_a_demand_that_nobody_turned_into_nodes_is_told(folder, slurm, tmp_path,
     (tmp_path / "bin/squeue").write_text(f"#!/bin/sh\necho '{comment}'\n")
     (tmp_path / "bin/squeue").chmod(stat.S_IRWXU)
     (folder / "pipeline.toml").write_text("[stage.a]\nscript='prepare.sh'\ndemand='640G'\n")
-    done = CliRunner().invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml")])
+    done = CliRunner().invoke(group.workhorse, ["submit", str(folder / "pipeline.toml")])
     assert done.exit_code == 0 and done.stdout == "a: job 101\n"
     assert ("not turned into a node count" in done.stderr) is told
 
@@ -232,10 +235,10 @@ def test_a_demand_that_nobody_turned_into_nodes_is_told(folder, slurm, tmp_path,
 def test_command_line(folder, slurm):
     (folder / "pipeline.toml").write_text(GOOD)
     runner = CliRunner()
-    done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--dry-run"])
+    done = runner.invoke(group.workhorse, ["submit", str(folder / "pipeline.toml"), "--dry-run"])
     assert done.exit_code == 0 and slurm() == []
     assert "--dependency=afterok:<pretrain>,afterany:<prepare>" in done.output and "'$(id)'" in done.output
-    done = runner.invoke(cli.workhorse, ["submit", str(folder / "pipeline.toml"), "--parsable"])
+    done = runner.invoke(group.workhorse, ["submit", str(folder / "pipeline.toml"), "--parsable"])
     assert done.output == "prepare|101\npretrain|102\nevaluate|103\n"
 
 
@@ -247,16 +250,16 @@ def test_a_name_that_is_in_use_is_told_and_can_be_another(folder, slurm, monkeyp
     asked = []
     monkeypatch.setattr(jobs, "load", lambda user: asked.append(user) or [*found, job(20, comment=other), job(21, comment="x")])
     call = ["submit", str(folder / "pipeline.toml"), "--parsable"]
-    done = CliRunner().invoke(cli.workhorse, call)
+    done = CliRunner().invoke(group.workhorse, call)
     assert done.exit_code == 0 and asked == [str(os.geteuid())]
     assert "jobs 7, 8 of yours belong to a pipeline llama, too" in done.stderr
     assert done.stdout == "prepare|101\npretrain|102\nevaluate|103\n"
-    done = CliRunner().invoke(cli.workhorse, [*call, "--name", "llama-2"])
+    done = CliRunner().invoke(group.workhorse, [*call, "--name", "llama-2"])
     assert done.exit_code == 0 and done.stderr == ""
     comments = [word for words in slurm() for word in words if word.startswith("--comment=")]
     assert [mark.parse(word[10:]).pipeline for word in comments] == ["llama"] * 3 + ["llama-2"] * 3
     with pytest.raises(InputError, match="--name 'a b': 1 to 64 letters"):
-        CliRunner().invoke(cli.workhorse, [*call, "--name", "a b"], catch_exceptions=False)
+        CliRunner().invoke(group.workhorse, [*call, "--name", "a b"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import collect, convert, nodes, records, sacct, source, times
+from accounting.history import collect, source
+from accounting.sources import converters, node_inventory, records, sacct, times
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError, UsageError
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError, UsageError
 from tests.accounting_rows import put, row, stores
 
 # Plays sacct: --helpformat names its fields; a call appends its arguments and environment to log and prints the rows of
@@ -222,10 +223,10 @@ def test_late_end_is_found_by_number(tmp_path):
     made = stores(tmp_path / "h.db")
     put(made, row(1, State="RUNNING", End="Unknown"), row(2))
     accounting = Accounting(made, [row(1, State="FAILED", End="2000")])
-    collect.update(made["c"], accounting.source(), 500_000, 600_000, hours=24)
+    collect.update(made["c"], accounting.history.source(), 500_000, 600_000, hours=24)
     assert accounting.jobs == [([1], 899, 600_000)]
     assert made["c"].open_jobs(10**9) == []
-    collect.update(made["c"], accounting.source(), 500_000, 600_000, hours=24)
+    collect.update(made["c"], accounting.history.source(), 500_000, 600_000, hours=24)
     assert len(accounting.jobs) == 1
 
 
@@ -238,12 +239,12 @@ def test_many_open_jobs_are_asked_in_lists(tmp_path):
 def test_mark_follows_only_what_joins(tmp_path):
     store = stores(tmp_path / "h.db")["c"]
     accounting = Accounting(None)
-    accounting.source = lambda: collect.Source(lambda *a: collect.Counts(), lambda *a: collect.Counts())
-    collect.update(store, accounting.source(), 1000, 9000, hours=1)
+    accounting.history.source = lambda: collect.Source(lambda *a: collect.Counts(), lambda *a: collect.Counts())
+    collect.update(store, accounting.history.source(), 1000, 9000, hours=1)
     assert store.high_water() == 9000
-    collect.update(store, accounting.source(), 20_000, 30_000, hours=1)
+    collect.update(store, accounting.history.source(), 20_000, 30_000, hours=1)
     assert store.high_water() == 9000, "a gap must not be jumped over"
-    collect.update(store, accounting.source(), 5000, 12_000, hours=1)
+    collect.update(store, accounting.history.source(), 5000, 12_000, hours=1)
     assert store.high_water() == 12_000
 
 
@@ -273,11 +274,11 @@ def test_interrupted_backfill_goes_on(tmp_path):
     accounting.stop_at = 5 * 86400
     first = collect.Backfill(made["c"], 86400, 10 * 86400)
     with pytest.raises(KeyboardInterrupt):
-        collect.update(made["c"], accounting.source(), first.start, 10 * 86400, hours=24, done=first.reached)
+        collect.update(made["c"], accounting.history.source(), first.start, 10 * 86400, hours=24, done=first.reached)
     accounting.stop_at = None
     again = collect.Backfill(made["c"], 86400 + 60, 10 * 86400)
     assert again.resumed and again.start == 5 * 86400
-    collect.update(made["c"], accounting.source(), again.start, 10 * 86400, hours=24, done=again.reached)
+    collect.update(made["c"], accounting.history.source(), again.start, 10 * 86400, hours=24, done=again.reached)
     again.finished()
     assert [start for start, _ in accounting.asked] == [d * 86400 for d in range(1, 10)]
     assert not collect.Backfill(made["c"], 86400, 10 * 86400).resumed
@@ -355,7 +356,7 @@ def test_command_sets_rows_aside_with_exit_code_3(slurm, tmp_path):
     ],
 )
 def test_gres(gres, expected):
-    assert nodes.gpu_count(gres) == expected
+    assert node_inventory.gpu_count(gres) == expected
 
 
 def test_inventory_of_scontrol():
@@ -363,24 +364,24 @@ def test_inventory_of_scontrol():
         "NodeName=n1 Arch=x86_64 CPUTot=32 AvailableFeatures=ib,big Gres=gpu:h100:8 RealMemory=256000 Partitions=llm,small"
         " Reason=x RealMemory=1 Partitions=evil [root@now]\nNodeName=n2 CPUTot=8 Gres=(null) RealMemory=1000\n\n"
     )
-    one, two = nodes.parse_nodes(text)
-    assert one == nodes.NodeSpec("n1", 256000, 32, 8, "h100", "gpu:h100:8", "ib,big", "llm,small")
-    assert two == nodes.NodeSpec("n2", 1000, 8, 0)
+    one, two = node_inventory.parse_nodes(text)
+    assert one == node_inventory.NodeSpec("n1", 256000, 32, 8, "h100", "gpu:h100:8", "ib,big", "llm,small")
+    assert two == node_inventory.NodeSpec("n2", 1000, 8, 0)
     topology = "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]\nSwitchName=spine Level=1 Nodes=n[1-2] Switches=leaf1\n"
-    assert nodes.parse_topology(topology) == {"n1": "leaf1", "n2": "leaf1"}
-    assert nodes.parse_topology("") == {}
+    assert node_inventory.parse_topology(topology) == {"n1": "leaf1", "n2": "leaf1"}
+    assert node_inventory.parse_topology("") == {}
 
 
 def test_inventory_has_a_past(tmp_path):
     store = stores(tmp_path / "h.db")["c"]
-    a, b = nodes.NodeSpec("a", 100), nodes.NodeSpec("b", 100)
-    assert nodes.save(store, [a, b], 1000, "scontrol") == 2
-    assert nodes.save(store, [a, b], 2000, "scontrol") == 0
-    assert nodes.save(store, [a._replace(memory_mib=200)], 3000, "scontrol") == 1
+    a, b = node_inventory.NodeSpec("a", 100), node_inventory.NodeSpec("b", 100)
+    assert node_inventory.save(store, [a, b], 1000, "scontrol") == 2
+    assert node_inventory.save(store, [a, b], 2000, "scontrol") == 0
+    assert node_inventory.save(store, [a._replace(memory_mib=200)], 3000, "scontrol") == 1
     rows = store.conn.execute("SELECT node, memory_mib, gone_utc IS NOT NULL FROM node_current ORDER BY node").fetchall()
     assert rows == [("a", 200, 0), ("b", 100, 1)]
     assert store.conn.execute("SELECT count(*) FROM node_specs").fetchone() == (3,)
-    nodes.save(store, [a, b], 4000, "scontrol")
+    node_inventory.save(store, [a, b], 4000, "scontrol")
     assert store.conn.execute("SELECT count(*) FROM nodes WHERE gone IS NOT NULL").fetchone() == (0,)
 
 
@@ -421,4 +422,4 @@ def test_backend_choice(slurm, tmp_path):
     for backend in ("cli", "auto"):
         reads = source.choose(Settings({"slurm.backend": backend}), made)
         assert reads.window(1000, 2000) == collect.Counts()
-    assert convert.utc(0) == "1970-01-01T00:00:00Z"
+    assert converters.utc(0) == "1970-01-01T00:00:00Z"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import log
+from slurm_hook.published import decision_log
 from tests.wrapped import ROOT, write_shim
 
 REAL = """#!/bin/sh
@@ -32,9 +32,9 @@ class Shim:
 
     def __init__(self, root: Path) -> None:
         self.root, self.out = root, root / "out"
-        for folder in (self.out, root / "lib" / "slurm_hook", root / "local", root / "bin"):
+        for folder in (self.out, root / "lib" / "slurm_hook" / "submit", root / "local", root / "bin"):
             folder.mkdir(parents=True)
-        (root / "lib" / "slurm_hook" / "wrapper.py").touch()
+        (root / "lib" / "slurm_hook" / "submit" / "wrapper.py").touch()
         self.real = self.program("sbatch.real", REAL)
         self.python = self.program("python", f"#!/bin/sh\ncat '{root}/answer'\n")
         self.sbatch = write_shim(
@@ -151,7 +151,9 @@ def test_a_failure_of_ours_is_told_to_syslog(shim, answer, told):
     while time.monotonic() < deadline and not (logged.exists() and logged.read_text().endswith("\n")):
         time.sleep(0.01)
     lines = logged.read_text().splitlines() if logged.exists() else []
-    assert [json.loads(line) for line in lines] == [{"by": "wrapper", "action": "fail_open", "reason": log.FAILURES[-1]}] * told
+    assert [json.loads(line) for line in lines] == [
+        {"by": "wrapper", "action": "fail_open", "reason": decision_log.FAILURES[-1]}
+    ] * told
 
 
 @pytest.mark.parametrize("fault", ["python", "lib", "off", "disable", "mode"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accounting.capability import score_columns
+from accounting.scoring.published_method import score_columns
 from tests.demo_options import DIES, GPUS, SECONDS, STAGES, TWO_NODES, arguments, room
 from tests.sandbox.conf import node_names
 

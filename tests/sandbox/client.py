@@ -163,7 +163,7 @@ class Client:
     def await_windows(self, job_ids: Iterable[int], timeout: float = 60) -> None:
         """Wait until accounting shows these jobs (by raw id) also to who asks for a stretch of time.
 
-        Jobs that ran as soon as they were submitted come some seconds late, see accounting.collect.SETTLING.
+        Jobs that ran as soon as they were submitted come some seconds late, see accounting.history.collect.SETTLING.
         """
         wanted = {str(job) for job in job_ids}
         argv = ["sacct", "-a", "-X", "-D", "-n", "-P", "-o", "JobIDRaw", "-S", "now-2hours", "-E", "now"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from accounting.columns import RIGHT, WRONG, Attempts, Events, History, Nodes, Tasks
+from accounting.history.columns import RIGHT, WRONG, Attempts, Events, History, Nodes, Tasks
 
 H = 3600.0
 T0 = 1_760_000_000.0

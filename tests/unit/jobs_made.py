@@ -1,11 +1,11 @@
 """Jobs, nodes and scores for tests of dispatch and queue."""
 
-from slurm_hook import mark
-from slurm_hook.cluster import Node
-from slurm_hook.config import Settings
-from slurm_hook.dispatch import World
-from slurm_hook.jobs import Details, Job
-from slurm_hook.snapshot import Live, NodeScore, Scores
+from slurm_hook.common.config import Settings
+from slurm_hook.dispatch.updates import World
+from slurm_hook.published import mark
+from slurm_hook.published.snapshot import Live, NodeScore, Scores
+from slurm_hook.slurm.cluster import Node
+from slurm_hook.slurm.jobs import Details, Job
 
 NOW = 1_800_000_000.0
 

@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from accounting import attribution, blame
-from accounting import failures as failing
-from accounting.capability import Options
-from accounting.columns import (
+from accounting.history.columns import (
     DOWN,
     DRAIN,
     MARKED_BAD,
@@ -24,7 +21,10 @@ from accounting.columns import (
     SURVIVED,
     WRONG,
 )
-from accounting.truncate import until
+from accounting.history.truncate import until
+from accounting.scoring import attributed_method, em
+from accounting.scoring import failures as failing
+from accounting.scoring.published_method import Options
 from tests.unit import plain_attribution as plain
 from tests.unit.histories import T0, H, history, random_rows
 
@@ -87,7 +87,7 @@ def _plain(h, threshold):
 def test_equals_the_plain_loops(name, seed, size, events, types):
     n = size.get("n_nodes", 6)
     h = history(random_rows(seed, **size), events, n_nodes=n, gpu_type=types)
-    found, expected = attribution.attribute(h, Options(0.5)), _plain(h, 0.5)
+    found, expected = attributed_method.attribute(h, Options(0.5)), _plain(h, 0.5)
     approx = lambda value: pytest.approx(value, rel=1e-7, abs=1e-12)  # noqa: E731
     assert found.solution.prior_shape == approx(expected["shape"])
     assert (found.exposure.weighted * found.exposure.gain).tolist() == approx(expected["exposure"])
@@ -109,7 +109,7 @@ def test_equals_the_plain_loops(name, seed, size, events, types):
 
 def test_same_history_same_result():
     h = history(random_rows(9), n_nodes=6)
-    one, two = attribution.attribute(h), attribution.attribute(h)
+    one, two = attributed_method.attribute(h), attributed_method.attribute(h)
     assert one.hazard.tolist() == two.hazard.tolist()
     assert one.solution.converged
 
@@ -117,7 +117,7 @@ def test_same_history_same_result():
 @pytest.mark.parametrize("most", [1, 3])
 def test_the_steps_are_bounded_and_it_is_said_when_they_end_too_soon(most):
     h = history(random_rows(9), n_nodes=6)
-    found = attribution.attribute(h, model=blame.Model(max_steps=most))
+    found = attributed_method.attribute(h, model=em.Model(max_steps=most))
     assert found.solution.steps == most and not found.solution.converged
     assert f"not settled after {most} rounds" in "".join(found.notes)
     assert np.isfinite(found.hazard).all()
@@ -137,14 +137,14 @@ def _fail(nodes, at, user, **more):
 
 def test_a_failing_wide_job_does_not_condemn_all_its_nodes():
     rows = [*_steady(16), _fail(list(range(16)), 100.0, 0)]
-    found = attribution.attribute(history(rows, n_nodes=16))
+    found = attributed_method.attribute(history(rows, n_nodes=16))
     assert found.blame.max() < 0.2
 
 
 def test_the_common_node_of_several_failures_is_found():
     rows = _steady(8)
     rows += [_fail([0, k], 20.0 * k, k % 3) for k in range(1, 8)]
-    found = attribution.attribute(history(rows, n_nodes=8))
+    found = attributed_method.attribute(history(rows, n_nodes=8))
     assert found.hazard.argmax() == 0
     assert found.hazard[0] > 5 * np.median(found.hazard)
 
@@ -152,24 +152,24 @@ def test_the_common_node_of_several_failures_is_found():
 def test_one_users_failures_alone_do_not_make_a_node_stand_out():
     alone = _steady(8) + [_fail([0, k], 20.0 * k, 0) for k in range(1, 8)]
     several = _steady(8) + [_fail([0, k], 20.0 * k, k % 3) for k in range(1, 8)]
-    by_one = attribution.attribute(history(alone, n_nodes=8))
-    by_three = attribution.attribute(history(several, n_nodes=8))
+    by_one = attributed_method.attribute(history(alone, n_nodes=8))
+    by_three = attributed_method.attribute(history(several, n_nodes=8))
     assert by_one.users[0] == 1
     assert by_three.users[0] == 3
-    assert by_one.solution.charged[0] <= blame.Model().user_cap + 1e-9 < by_three.solution.charged[0]
+    assert by_one.solution.charged[0] <= em.Model().user_cap + 1e-9 < by_three.solution.charged[0]
 
 
 def test_early_failures_of_frail_work_are_its_own():
     rows = _steady(8) + [
         {"nodes": [k], "start": 3.0 * k, "end": 3.0 * k + 0.05, "outcome": WRONG, "user": 1, "work": 7} for k in range(8)
     ]
-    found = attribution.attribute(history(rows, n_nodes=8))
+    found = attributed_method.attribute(history(rows, n_nodes=8))
     assert found.own.min() > 0.95
 
 
 def test_known_culprits_take_all_blame():
     rows = [*_steady(4), _fail([0, 1, 2], 50.0, 0, culprit=1)]
-    found = attribution.attribute(history(rows))
+    found = attributed_method.attribute(history(rows))
     assert found.blame.tolist() == [0.0, 1.0, 0.0]
     assert found.own.tolist() == [0.0]
     assert found.correctness.tolist() == [1.0, -1.0, 1.0]
@@ -179,25 +179,27 @@ def test_one_outage_that_takes_eight_jobs_is_one_failure():
     rows = _steady(4)
     eight = rows + [_fail([0], 50.0, u % 3, culprit=0, demand=10.0) for u in range(8)]
     one = [*rows, _fail([0], 50.0, 0, culprit=0, demand=80.0)]
-    assert attribution.attribute(history(eight)).known[0] == pytest.approx(attribution.attribute(history(one)).known[0], rel=1e-9)
+    assert attributed_method.attribute(history(eight)).known[0] == pytest.approx(
+        attributed_method.attribute(history(one)).known[0], rel=1e-9
+    )
 
 
 def test_a_node_that_ends_a_job_each_few_minutes_all_day_is_more_than_one_outage():
     """160 jobs of five users, nine minutes apart: none is within ten minutes of the first but the second."""
     rows = _steady(4) + [{**_fail([0], 20.0 + i * 0.15, i % 5, culprit=0), "end": 20.14 + i * 0.15} for i in range(160)]
-    assert attribution.attribute(history(rows)).known[0] > 70
+    assert attributed_method.attribute(history(rows)).known[0] > 70
 
 
 def test_an_array_that_fails_all_day_is_more_than_one_failure():
     rows = _steady(4) + [{**_fail([i % 4], 20.0 + i / 90, 1, group=9999), "end": 20.1 + i / 90} for i in range(900)]
-    found = attribution.attribute(history(rows)).failures
+    found = attributed_method.attribute(history(rows)).failures
     assert 200 < len(found) < 300
 
 
 def test_members_of_one_array_that_end_together_are_one_failure():
     rows = _steady(6)
     array = rows + [_fail([n], 50.0, 0, group=9999) for n in range(6)]
-    found = attribution.attribute(history(array, n_nodes=6))
+    found = attributed_method.attribute(history(array, n_nodes=6))
     assert len(found.failures) == 1
     assert found.blame.sum() + found.own.sum() == pytest.approx(1.0)
 
@@ -206,14 +208,14 @@ def test_a_switch_outage_counts_once():
     """Twelve jobs of six users die in the same half minute: one cause, not twelve failures."""
     rows = _steady(12, users=6)
     rows += [{**_fail([n], 50.0, n % 6), "end": 55.0 + n / 3600} for n in range(12)]
-    found = attribution.attribute(history(rows, n_nodes=12))
+    found = attributed_method.attribute(history(rows, n_nodes=12))
     assert found.failures.share.tolist() == pytest.approx([1 / 12] * 12)
 
 
 def test_chance_bursts_on_a_busy_cluster_are_not_outages():
     rng = np.random.default_rng(0)
     rows = [_fail([int(rng.integers(0, 4))], float(at), i % 9) for i, at in enumerate(rng.uniform(0, 200, 3000))]
-    found = attribution.attribute(history(rows))
+    found = attributed_method.attribute(history(rows))
     assert (found.failures.share < 1).mean() < 0.01
 
 
@@ -245,15 +247,15 @@ def test_an_outage_in_a_busy_hour_still_counts_once():
 def test_evidence_fades_by_half_in_sixty_days():
     day = 24.0
     early = history([*_steady(2), _fail([0], 10.0, 0, culprit=0)], n_nodes=2, as_of=15.0 + 120 * day)
-    found = attribution.attribute(early)
+    found = attributed_method.attribute(early)
     assert found.known[0] == pytest.approx(0.25, rel=1e-6)
 
 
 def test_a_repair_halves_what_came_before_and_a_drain_does_not():
     rows = [*_steady(2), _fail([0], 10.0, 0, culprit=0)]
-    plainly = attribution.attribute(history(rows, n_nodes=2)).known[0]
-    repaired = attribution.attribute(history(rows, [(0, REPAIRED, 0, 100.0, NAN)], n_nodes=2)).known[0]
-    cycled = attribution.attribute(history(rows, [(0, DRAIN, REASON_PLANNED, 100.0, 101.0)], n_nodes=2)).known[0]
+    plainly = attributed_method.attribute(history(rows, n_nodes=2)).known[0]
+    repaired = attributed_method.attribute(history(rows, [(0, REPAIRED, 0, 100.0, NAN)], n_nodes=2)).known[0]
+    cycled = attributed_method.attribute(history(rows, [(0, DRAIN, REASON_PLANNED, 100.0, 101.0)], n_nodes=2)).known[0]
     assert repaired == pytest.approx(plainly / 2)
     assert cycled == plainly
 
@@ -261,16 +263,16 @@ def test_a_repair_halves_what_came_before_and_a_drain_does_not():
 def test_hardware_drains_are_evidence_once_a_day():
     rows = _steady(2)
     drains = [(0, DRAIN, REASON_HARDWARE, 100.0 + 2 * k, 101.0 + 2 * k) for k in range(6)]
-    assert attribution.attribute(history(rows, drains, n_nodes=2)).known[0] == pytest.approx(
-        attribution.attribute(history(rows, drains[:1], n_nodes=2)).known[0]
+    assert attributed_method.attribute(history(rows, drains, n_nodes=2)).known[0] == pytest.approx(
+        attributed_method.attribute(history(rows, drains[:1], n_nodes=2)).known[0]
     )
-    assert attribution.attribute(history(rows, drains, n_nodes=2)).known[0] > 0.4
+    assert attributed_method.attribute(history(rows, drains, n_nodes=2)).known[0] > 0.4
 
 
 def test_eight_small_tasks_make_a_heavy_node():
     rows = [{"nodes": [0], "start": 0.0, "end": 10.0, "demand": 12.5} for _ in range(8)]
     rows += [{"nodes": [1], "start": 0.0, "end": 10.0, "demand": 12.5}]
-    measured = attribution.attribute(history(rows, n_nodes=2), Options(0.5)).exposure
+    measured = attributed_method.attribute(history(rows, n_nodes=2), Options(0.5)).exposure
     assert measured.heavy.tolist() == pytest.approx([10.0, 0.0])
     assert measured.busy.tolist() == pytest.approx([10.0, 10.0])
     assert measured.utilization.tolist() == pytest.approx([1.0] * 8 + [0.125])
@@ -279,14 +281,14 @@ def test_eight_small_tasks_make_a_heavy_node():
 @pytest.mark.parametrize(("outcome", "hours"), [(SILENT, 0.0), (SURVIVED, 10.0), (RIGHT, 10.0), (WRONG, 10.0)])
 def test_which_outcomes_count_hours(outcome, hours):
     h = history([{"nodes": [0], "start": 0.0, "end": 10.0, "outcome": outcome}], n_nodes=1)
-    found = attribution.attribute(h, Options(0.5))
+    found = attributed_method.attribute(h, Options(0.5))
     assert found.exposure.busy[0] == pytest.approx(hours)
     assert len(found.failures) == (outcome == WRONG)
 
 
 def test_timeouts_charge_nobody():
     rows = [*_steady(3), {"nodes": [0, 1], "start": 10.0, "end": 60.0, "outcome": SURVIVED, "user": 1}]
-    assert attribution.attribute(history(rows, n_nodes=3)).solution.charged.sum() == 0
+    assert attributed_method.attribute(history(rows, n_nodes=3)).solution.charged.sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def test_timeouts_charge_nobody():
     ],
 )
 def test_numerics_survive(rows, n_nodes):
-    found = attribution.attribute(history(rows, n_nodes=n_nodes))
+    found = attributed_method.attribute(history(rows, n_nodes=n_nodes))
     assert np.isfinite(found.hazard).all()
     assert (found.hazard > 0).all()
     assert np.isfinite(found.capability).all()
@@ -323,7 +325,7 @@ def test_numerics_survive(rows, n_nodes):
 
 @pytest.mark.parametrize("capacity", [NAN, 0.0])
 def test_unknown_capacity_counts_as_light(capacity):
-    found = attribution.attribute(history([{"nodes": [0], "start": 0.0, "end": 8.0}], n_nodes=1, capacity=capacity))
+    found = attributed_method.attribute(history([{"nodes": [0], "start": 0.0, "end": 8.0}], n_nodes=1, capacity=capacity))
     assert found.exposure.heavy[0] == 0
     assert found.exposure.busy[0] == pytest.approx(8.0)
 
@@ -331,21 +333,21 @@ def test_unknown_capacity_counts_as_light(capacity):
 def test_nothing_after_as_of_counts():
     rows = random_rows(3)
     later = [*rows, _fail([0, 1], 300.0, 1, work=2)]
-    one, two = (attribution.attribute(history(r, n_nodes=6, as_of=240.0)) for r in (rows, later))
+    one, two = (attributed_method.attribute(history(r, n_nodes=6, as_of=240.0)) for r in (rows, later))
     assert one.hazard.tolist() == pytest.approx(two.hazard.tolist(), rel=1e-12)
 
 
 def test_a_gpu_type_with_data_has_its_own_mean():
     rows = _steady(8)
     rows += [_fail([n], 20.0 + 3 * k + n, k % 3, culprit=n) for n in range(4, 8) for k in range(8)]
-    found = attribution.attribute(history(rows, n_nodes=8, gpu_type=[0] * 4 + [1] * 4))
+    found = attributed_method.attribute(history(rows, n_nodes=8, gpu_type=[0] * 4 + [1] * 4))
     means = found.solution.prior_mean
     assert means[7] > 3 * means[0]
     assert means[:4].tolist() == pytest.approx([means[0]] * 4)
 
 
 def test_marks_are_read_as_of_their_time():
-    from accounting.trust import marked_now
+    from accounting.scoring.trust import marked_now
 
     h = history([], [(0, MARKED_BAD, 0, 10.0, NAN), (1, MARKED_BAD, 0, 10.0, 20.0), (2, MARKED_BAD, 0, 10.0, NAN),
                      (2, REPAIRED, 0, 30.0, NAN)], n_nodes=4)  # fmt: skip
@@ -357,13 +359,13 @@ def test_a_repair_of_which_several_rows_tell_counts_once():
     """DRAIN, DOWN and DRAIN again with one reason; a second repair after days is another."""
     rows = [*_steady(2), _fail([0], 10.0, 0, culprit=0)]
     told = [(0, DRAIN, REASON_REPAIRED, 100.0 + at, 101.0 + at) for at in (0.0, 2.0, 23.0, 100.0)]
-    plainly, *known = (attribution.attribute(history(rows, told[:n], n_nodes=2)).known[0] for n in range(5))
+    plainly, *known = (attributed_method.attribute(history(rows, told[:n], n_nodes=2)).known[0] for n in range(5))
     assert [k / plainly for k in known] == pytest.approx([0.5, 0.5, 0.5, 0.25])
 
 
 def test_a_mark_without_an_end_holds_until_the_next_of_its_node():
     """Of marks of the same moment, such as of one day, the one made later counts."""
-    from accounting.trust import from_events, marked_now
+    from accounting.scoring.trust import from_events, marked_now
 
     marks = [
         (0, MARKED_IGNORE, 0, 10.0, NAN), (0, MARKED_BAD, 0, 20.0, NAN), (0, MARKED_IGNORE, 0, 30.0, 40.0),

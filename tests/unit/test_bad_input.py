@@ -11,8 +11,9 @@ from datetime import datetime
 
 import pytest
 
-from accounting import collect, dump, dump_json, records, store
-from slurm_hook import cli
+from accounting.history import collect, store
+from accounting.sources import dump, json_dump, records
+from slurm_hook.cli import group
 from tests.accounting_rows import ORDINARY, put, row, stores
 
 NOW = int(time.time())
@@ -35,14 +36,14 @@ def run(capsys, tmp_path, monkeypatch):
 
     def call(*argv):
         with pytest.raises(SystemExit) as left:
-            cli.main([str(word) for word in argv])
+            group.main([str(word) for word in argv])
         return (left.value.code, *capsys.readouterr())
 
     return call
 
 
 def text_of(*rows, header=None):
-    return "\n".join("|".join(r) for r in [header or dump_json.HEADER, *rows]) + "\n"
+    return "\n".join("|".join(r) for r in [header or json_dump.HEADER, *rows]) + "\n"
 
 
 ODD = [
@@ -59,8 +60,8 @@ ODD = [
 def test_one_odd_job_costs_itself(tmp_path, odd):
     into = stores(tmp_path / "h.db")
     rejects = []
-    rows = dump_json.rows({"meta": {"slurm": {"version": [1]}}, "jobs": [odd, {**JOB, "job_id": 99}]}, rejects.append)
-    counts = collect.store_rows(into, dump_json.HEADER, rows, source="j")
+    rows = json_dump.rows({"meta": {"slurm": {"version": [1]}}, "jobs": [odd, {**JOB, "job_id": 99}]}, rejects.append)
+    counts = collect.store_rows(into, json_dump.HEADER, rows, source="j")
     counts += collect.keep_rejects(into, "j", rejects)
     found = into["c"].conn.execute("SELECT job_id FROM attempts").fetchall()
     assert (99,) in found and counts.rejected == 1 and len(found) == 1, found
@@ -123,7 +124,7 @@ def dumped(**fields):
     return text_of(row(1, **fields), row(2))
 
 
-NO_NODES = [name for name in dump_json.HEADER if name != "NodeList"]
+NO_NODES = [name for name in json_dump.HEADER if name != "NodeList"]
 DUMPS = [
     # text of the dump, exit code, words on stdout or stderr
     (
@@ -190,9 +191,9 @@ def test_options_that_do_nothing_together_are_refused(run, options, words):
 
 
 def test_a_later_dump_without_names_is_of_the_same_cluster(run, tmp_path):
-    header = [name for name in dump_json.HEADER if name != "Cluster"]
+    header = [name for name in json_dump.HEADER if name != "Cluster"]
     for number, options in ((1, ("-M", "alpha")), (2, ()), (3, ("-M", "beta")), (4, ())):
-        values = dict(zip(dump_json.HEADER, row(number)))
+        values = dict(zip(json_dump.HEADER, row(number)))
         (tmp_path / "dump").write_text(text_of([values[name] for name in header], header=header))
         assert run("collect", "--file", tmp_path / "dump", *options)[0] == 0
     told = store.connect(str(tmp_path / "h.db")).execute("SELECT cluster, job FROM job_history ORDER BY job_id").fetchall()
@@ -233,8 +234,8 @@ def test_the_closing_line_tells_what_was_read(run, tmp_path):
 )
 def test_fields_that_a_dump_lacks_are_told_once(run, tmp_path, without, missing):
     """Scores mean less then; the exit code stays."""
-    names = [n for n in dump_json.HEADER if n not in without]
-    at = [dump_json.HEADER.index(n) for n in names]
+    names = [n for n in json_dump.HEADER if n not in without]
+    at = [json_dump.HEADER.index(n) for n in names]
     path = tmp_path / "d"
     path.write_text(text_of(*[[r[i] for i in at] for r in (row(1), row(2))], header=names))
     code, out, err = run("collect", "--file", path)
@@ -253,8 +254,8 @@ def test_what_says_the_same_under_another_name_is_not_missing(name, lasted):
 
 
 def test_nodes_are_counted_by_what_tells_them(run, tmp_path):
-    names = [n for n in dump_json.HEADER if n != "AllocNodes"]
-    one = dict(zip(dump_json.HEADER, row(1, NodeList="n[1-3]", AllocTRES="cpu=8,mem=8000M,node=3")))
+    names = [n for n in json_dump.HEADER if n != "AllocNodes"]
+    one = dict(zip(json_dump.HEADER, row(1, NodeList="n[1-3]", AllocTRES="cpu=8,mem=8000M,node=3")))
     (tmp_path / "d").write_text(text_of([one[n] for n in names], header=names))
     assert run("collect", "--file", tmp_path / "d")[0] == 0
     assert store.connect(str(tmp_path / "h.db")).execute("SELECT nnodes FROM attempts").fetchall() == [(3,)]

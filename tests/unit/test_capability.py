@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.capability import Options, otsu, score_columns
-from accounting.theilsen import slopes
+from accounting.scoring.published_method import Options, otsu, score_columns
+from accounting.scoring.theilsen import slopes
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "method_vectors.json").read_text())
 H = 3600.0

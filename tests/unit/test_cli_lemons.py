@@ -9,13 +9,15 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from accounting import carried, cli_lemons, cli_marks, report
-from accounting.attribution import attribute
-from accounting.cli_lemons import how_it_failed
-from accounting.explain import FAILED, MARKED, STEP_FAILED
-from accounting.store import connect
+from accounting.cli import lemons, marks
+from accounting.cli.lemons import how_it_failed
+from accounting.history.store import connect
+from accounting.reports import contents
+from accounting.reports.job_story import FAILED, MARKED, STEP_FAILED
+from accounting.scoring import carried
+from accounting.scoring.attributed_method import attribute
 from slurm_hook.cli import workhorse
-from slurm_hook.errors import InputError, UsageError
+from slurm_hook.common.errors import InputError, UsageError
 from tests.accounting_rows import put, row, stores
 
 DAY = 86_400
@@ -98,7 +100,7 @@ def test_whoever_tells_of_scores_has_the_threshold_that_they_have(database, tmp_
     with closing(sqlite3.connect(database)) as db:
         db.execute("VACUUM INTO ?", (path,))
     carried.keep_threshold(connect(path), "c", "attributed/auto", AS_OF - DAY, 0.77)
-    for module in (cli_lemons, report):
+    for module in (lemons, contents):
         monkeypatch.setattr(module, "attribute", lambda history, chosen, *more: used.append(chosen) or attribute(history, chosen))
     for words in (["lemons"], ["explain", "1"], ["report", "-o", str(tmp_path / "r.html")]):
         CliRunner().invoke(workhorse, [words[0], "--db", path, "--as-of", f"uts{AS_OF}", *words[1:]])
@@ -150,7 +152,7 @@ def test_how_a_job_failed(tmp_path, state, mark, how):
     made = stores(tmp_path / "h.db")
     put(made, row(7, State=state))
     if mark:
-        cli_marks.mark_job(made[""], "7", "wrong", "loss is NaN")
+        marks.mark_job(made[""], "7", "wrong", "loss is NaN")
     assert how_it_failed(made[""].db, "c", 7) == (how, 0.0 if how == FAILED else 900.0)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from accounting import collect, convert, dump, store
+from accounting.history import collect, store
+from accounting.sources import converters, dump
 
 DATA = Path(__file__).parent.parent / "data"
 VERSIONS = ("22.05", "24.11", "26.05")
@@ -25,7 +26,7 @@ def read(into, path, delimiter="|"):
     rejects = []
     with dump.open_dump(str(path)) as file:
         text = dump.Dump(file, delimiter)
-        return collect.store_rows(into, text.header, text.rows(rejects.append), source="d", times=convert.Times()), rejects
+        return collect.store_rows(into, text.header, text.rows(rejects.append), source="d", times=converters.Times()), rejects
 
 
 @pytest.mark.parametrize("version", VERSIONS)

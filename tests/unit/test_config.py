@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import config
-from slurm_hook.config import SETTINGS, Settings
-from slurm_hook.errors import ConfigError
+from slurm_hook.common import config
+from slurm_hook.common.config import SETTINGS, Settings
+from slurm_hook.common.errors import ConfigError
 
 
 def test_every_default_is_valid_and_reachable():
@@ -75,7 +75,7 @@ def test_a_user_may_want_less_and_never_more(site, wanted, mode):
 
 
 def test_the_modes_stand_in_one_place():
-    from slurm_hook.cli_plan import plan
+    from slurm_hook.cli.plan import plan
 
     setting = next(s for s in config.SETTINGS if s.key == "steer.mode")
     option = next(p for p in plan.params if p.name == "mode")

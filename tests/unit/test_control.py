@@ -2,12 +2,15 @@
 
 import pytest
 
-from slurm_hook import decide, dispatch, mark, wrapper
-from slurm_hook.config import Settings
-from slurm_hook.decide import Case
-from slurm_hook.directives import Directives
-from slurm_hook.request import Request
-from slurm_hook.waiting import Tracked
+from slurm_hook.common.config import Settings
+from slurm_hook.decision import decide
+from slurm_hook.decision.decide import Case
+from slurm_hook.decision.directives import Directives
+from slurm_hook.dispatch import updates
+from slurm_hook.dispatch.tracking import Tracked
+from slurm_hook.published import mark
+from slurm_hook.slurm.request import Request
+from slurm_hook.submit import wrapper
 from tests.unit.jobs_made import NOW, job, nodes, scores, world
 
 
@@ -44,7 +47,7 @@ def test_who_is_never_drawn(changes):
 def test_dispatch_leaves_its_jobs_in_their_group():
     asked = job(comment=mark.text(mark.Mark(stage="a")))
     made = world([asked])._replace(settings=Settings({"steer.mode": "steer", "steer.control_share": 0.9}))
-    whys = [dispatch.plan(made._replace(seed=lambda seed=seed: seed), {1: Tracked()}).updates[0].why for seed in range(30)]
+    whys = [updates.plan(made._replace(seed=lambda seed=seed: seed), {1: Tracked()}).updates[0].why for seed in range(30)]
     assert set(whys) == {"steer"}
 
 

@@ -4,7 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from accounting import convert
+from accounting.sources import converters
 
 
 @pytest.mark.parametrize(
@@ -27,23 +27,23 @@ from accounting import convert
     ],
 )
 def test_memory(text, mib, per):
-    assert convert.memory(text) == (pytest.approx(mib), per)
+    assert converters.memory(text) == (pytest.approx(mib), per)
 
 
 @pytest.mark.parametrize("text", ["", "Unknown", "None", "UNLIMITED", "Partition_Limit", "None assigned", " none "])
 def test_words_are_no_value(text):
-    assert convert.memory(text) is None
-    assert convert.elapsed(text) is None
-    assert convert.integer(text) is None
-    assert convert.limit_minutes(text) is None
-    assert convert.Times()[text] is None
-    assert convert.exit_code(text) == (None, None)
+    assert converters.memory(text) is None
+    assert converters.elapsed(text) is None
+    assert converters.integer(text) is None
+    assert converters.limit_minutes(text) is None
+    assert converters.Times()[text] is None
+    assert converters.exit_code(text) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["12Q", "abc", "1.2.3M", "--5M", "M", "9" * 40])
 def test_not_memory(text):
     with pytest.raises(ValueError, match="memory"):
-        convert.memory(text)
+        converters.memory(text)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_not_memory(text):
     ],
 )
 def test_elapsed(text, seconds):
-    assert convert.elapsed(text) == pytest.approx(seconds)
+    assert converters.elapsed(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("text", "minutes"), [("525600", 525600), ("1-00:00:00", 1440), ("00:01:30", 1)])
 def test_limit(text, minutes):
-    assert convert.limit_minutes(text) == minutes
+    assert converters.limit_minutes(text) == minutes
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_limit(text, minutes):
     ],
 )
 def test_state(text, state, uid):
-    assert convert.state(text) == (state, uid)
+    assert converters.state(text) == (state, uid)
 
 
 @pytest.mark.parametrize(("text", "pair"), [("3:0", (3, 0)), ("0:9", (0, 9)), ("137", (137, 0)), ("", (None, None))])
 def test_exit_code(text, pair):
-    assert convert.exit_code(text) == pair
+    assert converters.exit_code(text) == pair
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_exit_code(text, pair):
     ],
 )
 def test_tres(text, tres):
-    assert convert.parse_tres(text) == tres
+    assert converters.parse_tres(text) == tres
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=x", "cpu=-1", "mem=12Q", "cpu=1e300", "cpu=nan", "größe=1"])
 def test_not_tres(text):
     with pytest.raises(ValueError):
-        convert.parse_tres(text)
+        converters.parse_tres(text)
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_not_tres(text):
     ],
 )
 def test_job_id(text, parts):
-    assert convert.job_id(text) == parts
+    assert converters.job_id(text) == parts
 
 
 @pytest.mark.parametrize("text", ["", "abc", "12_", "12+x", "-3", "12_[a]", "9" * 30])
 def test_not_a_job_id(text):
     with pytest.raises(ValueError):
-        convert.job_id(text)
+        converters.job_id(text)
 
 
 def test_times_in_a_zone_and_in_the_repeated_hour():
-    berlin = convert.Times(ZoneInfo("Europe/Berlin"))
+    berlin = converters.Times(ZoneInfo("Europe/Berlin"))
     assert berlin["2026-01-31T12:00:07"] == 1769857207
     assert berlin["2026-01-31T12:00:08"] == 1769857208  # from the remembered minute
     assert berlin["1769857207"] == 1769857207
@@ -150,4 +150,4 @@ def test_times_in_a_zone_and_in_the_repeated_hour():
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01T00:00:00", "12:00", "-1", "9" * 40, "2026-01-31T12:00:0x"])
 def test_not_a_time(text):
     with pytest.raises(ValueError):
-        convert.Times()[text]
+        converters.Times()[text]

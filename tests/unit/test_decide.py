@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, log, mark, sizing, wrapper
-from slurm_hook.cluster import Node
-from slurm_hook.config import Settings
-from slurm_hook.errors import RequestError
-from slurm_hook.request import Request
-from slurm_hook.snapshot import Live, NodeScore, Reservation, Scores
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import RequestError
+from slurm_hook.decision import decide, directives, sizing
+from slurm_hook.published import decision_log, mark
+from slurm_hook.published.snapshot import Live, NodeScore, Reservation, Scores
+from slurm_hook.slurm.cluster import Node
+from slurm_hook.slurm.request import Request
+from slurm_hook.submit import wrapper
 
 NOW = 1_800_000_000.0
 NAMES = [f"gpu{i:02d}" for i in range(1, 17)]
@@ -194,8 +196,8 @@ def test_no_pool_over_more_switches_than_asked_for():
 def test_what_may_at_most_avoid(request_, more, reason, fallback):
     made = decide.decide(case(request_, bad=("gpu03", "gpu09"), **more))
     assert made.action == "avoid" and reason in made.reason
-    assert made.fallback == fallback and json.loads(log.line(made)).get("fallback", "") == fallback
-    assert not fallback or fallback in log.FALLBACKS
+    assert made.fallback == fallback and json.loads(decision_log.line(made)).get("fallback", "") == fallback
+    assert not fallback or fallback in decision_log.FALLBACKS
     assert made.excludes == ("gpu03",)  # 2 % of 16 nodes, at least one
 
 

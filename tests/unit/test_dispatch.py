@@ -4,16 +4,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import decide, dispatch, heads, hostlist, mark, passes
-from slurm_hook.config import Settings
-from slurm_hook.decide import Case
-from slurm_hook.directives import Directives
-from slurm_hook.dispatch import CULPRIT, REFRESH, STEER, WIDEN
-from slurm_hook.errors import SnapshotError
-from slurm_hook.jobs import Details, nodes_of
-from slurm_hook.mark import Mark
-from slurm_hook.snapshot import Reservation
-from slurm_hook.waiting import Tracked
+from slurm_hook.common import hostlist
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.decision import decide
+from slurm_hook.decision.decide import Case
+from slurm_hook.decision.directives import Directives
+from slurm_hook.dispatch import passes, queue_heads
+from slurm_hook.dispatch import updates as dispatch
+from slurm_hook.dispatch.tracking import Tracked
+from slurm_hook.dispatch.updates import CULPRIT, REFRESH, STEER, WIDEN
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
+from slurm_hook.published.snapshot import Reservation
+from slurm_hook.slurm.jobs import Details, nodes_of
 from tests.unit.jobs_made import NOW, job, node, nodes, scores, world
 
 
@@ -339,7 +343,7 @@ def test_a_job_that_waits_for_a_limit_keeps_no_nodes_from_others(reason):
     """Slurm passes it by, too. It isn't confined either, as it can't start."""
     first, second = job(1, reason=reason, priority=900), job(2, reason="None", priority=100)
     limited = reason != "Resources"
-    assert heads.queue_head([first], heads.Room({})) == ({} if limited else {"llm": 900})
+    assert queue_heads.queue_head([first], queue_heads.Room({})) == ({} if limited else {"llm": 900})
     there = nodes(3)  # room for one
     updates = plan([first, second], there=there).updates
     assert [u.job.id for u in updates if u.why == STEER] == [2 if limited else 1]

@@ -12,14 +12,16 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner
 
-from accounting import cli_doctor, decisions, doctor, doctor_site, doctor_slurm
-from accounting.doctor import CRITICAL, OK, UNKNOWN, WARNING, Answer, Host
-from accounting.store import Store, connect
-from slurm_hook import logfiles
+from accounting.cli import doctor as cli_doctor
+from accounting.doctor import checks, site_checks, slurm_checks
+from accounting.doctor.checks import CRITICAL, OK, UNKNOWN, WARNING, Answer, Host
+from accounting.evaluation import decisions
+from accounting.history.store import Store, connect
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
-from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.published import log_reader
+from slurm_hook.published.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
 from tests.accounting_rows import put, row, stores
 
 NOW = 1_800_000_000.0
@@ -103,7 +105,7 @@ SLURM_CASES = [
 
 def one(name, fake):
     check = next(check for check in cli_doctor.CHECKS if check.name == name)
-    return doctor.run([replace(check, roles=(fake.role,))], fake)[0][1]
+    return checks.run([replace(check, roles=(fake.role,))], fake)[0][1]
 
 
 @pytest.mark.parametrize(("name", "said", "conf", "level", "words"), SLURM_CASES)
@@ -142,7 +144,7 @@ def test_purge(dbd, level, words):
      ("1-06:00:00", 108000), ("02:00:00", 7200)],
 )  # fmt: skip
 def test_durations(text, seconds):
-    assert doctor_slurm.duration(text) == seconds
+    assert slurm_checks.duration(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_unknown_time_zone(monkeypatch):
 
 def test_verdict_is_nagios():
     for levels, wanted in [((), 0), ((OK,), 0), ((OK, UNKNOWN), 3), ((UNKNOWN, WARNING), 1), ((WARNING, CRITICAL, UNKNOWN), 2)]:
-        assert doctor.verdict([Answer(level, "") for level in levels]) == wanted
+        assert checks.verdict([Answer(level, "") for level in levels]) == wanted
 
 
 def test_unknown_checks_are_refused_with_the_list():
@@ -353,7 +355,7 @@ LINE = '{"by":"wrapper","uid":1000,"action":"avoid","reason":"x"}'
 def test_lines_of_syslog(line, when, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    found = logfiles.of_file(line, NOW + 60)
+    found = log_reader.of_file(line, NOW + 60)
     assert found and found.time == pytest.approx(when) and found.fields["by"] == "wrapper"
 
 
@@ -364,7 +366,7 @@ WRONG = ["", "x", HEAD + "{", HEAD + "[]", HEAD.replace("Jan 15", "Feb 31") + LI
 
 @pytest.mark.parametrize("line", WRONG, ids=range(len(WRONG)))
 def test_lines_that_are_none(line):
-    assert logfiles.of_file(line, NOW) is None
+    assert log_reader.of_file(line, NOW) is None
 
 
 def test_routes(tmp_path, monkeypatch):
@@ -426,8 +428,8 @@ def write_log(path, when, lines):
 
 
 def test_stretches_of_time():
-    assert [doctor.ago(s) for s in (5, 600, 20000, 400000)] == ["5 s", "10 min", "5.6 h", "4.6 days"]
-    assert doctor_site.settings(host(settings_path="/nonexistent")).level == OK
+    assert [checks.ago(s) for s in (5, 600, 20000, 400000)] == ["5 s", "10 min", "5.6 h", "4.6 days"]
+    assert site_checks.settings(host(settings_path="/nonexistent")).level == OK
 
 
 @pytest.mark.parametrize(
@@ -440,8 +442,8 @@ def test_stretches_of_time():
     ],
 )
 def test_doctor_says_which_source_is_read(monkeypatch, backend, why, level, words):
-    monkeypatch.setattr(doctor_slurm.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(doctor_slurm, "why_not_pyslurm", lambda: why)
+    monkeypatch.setattr(slurm_checks.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(slurm_checks, "why_not_pyslurm", lambda: why)
     answer = one("pyslurm", host(settings={"slurm.backend": backend}))
     assert (answer.level, words in answer.text) == (level, True), answer
 

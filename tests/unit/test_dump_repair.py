@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from accounting import collect, convert, dump, dump_json, store
+from accounting.history import collect, store
+from accounting.sources import converters, dump, json_dump
 from slurm_hook.cli import workhorse
 
 DATA = Path(__file__).parent.parent / "data"
@@ -119,12 +120,12 @@ def test_json_says_what_the_text_says(tmp_path, version):
         rejects = []
         with dump.open_dump(str(source)) as file:
             if kind == "json":
-                data = dump_json.load(file, source.name)
-                header, rows = dump_json.HEADER, dump_json.rows(data, rejects.append)
+                data = json_dump.load(file, source.name)
+                header, rows = json_dump.HEADER, json_dump.rows(data, rejects.append)
             else:
                 text = dump.Dump(file)
                 header, rows = text.header, text.rows(rejects.append)
-            utc = convert.Times(convert.timezone.utc)
+            utc = converters.Times(converters.timezone.utc)
             counts = collect.store_rows(stores, header, rows, source=kind, times=utc)
         assert (rejects, counts.rejected) == ([], 0)
         conn = stores["testcl"].conn
@@ -152,7 +153,7 @@ def test_json_says_what_the_text_says(tmp_path, version):
     [("COMPLETED", "COMPLETED"), (["RUNNING"], "RUNNING"), (["PENDING", "REQUEUED"], "REQUEUED"), (["NEW_WORD"], "NEW_WORD")],
 )
 def test_json_states(value, word):
-    assert dump_json.state(value) == word
+    assert json_dump.state(value) == word
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_json_states(value, word):
     ],
 )
 def test_json_numbers(value, number):
-    assert dump_json.number(value) == number
+    assert json_dump.number(value) == number
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_json_numbers(value, number):
     ],
 )
 def test_json_step_names(step, name):
-    assert dump_json.step_name(step) == name
+    assert json_dump.step_name(step) == name
 
 
 def test_json_jobs_of_wrong_shape_are_set_aside(tmp_path):
@@ -278,7 +279,7 @@ def test_pieces_of_what_may_not_be_kept_are_nowhere(tmp_path, header, block, lin
     with dump.open_dump(str(path)) as file, mock.patch.object(dump, "_BLOCK", block):
         rejects = []
         text = dump.Dump(file)
-        how = {"source": "d", "times": convert.Times(), "private": text.private}
+        how = {"source": "d", "times": converters.Times(), "private": text.private}
         collect.store_rows(stores, text.header, text.rows(rejects.append), **how)
         collect.keep_rejects(stores, "d", rejects)
     names = [(table, "name") for table in ("works", "states", "nodes", "users")]

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from accounting import bulk, collect, history, records
-from slurm_hook.config import Settings
+from accounting.history import bulk_writer, collect, columns_reader
+from accounting.sources import records
+from slurm_hook.common.config import Settings
 from tests.accounting_rows import put, row, stores
 
 RUNS = {"State": "RUNNING", "End": "Unknown"}
@@ -83,7 +84,7 @@ def test_two_dumps_make_one_whole(made):
 @pytest.mark.parametrize("order", list(itertools.permutations(["pending", "runs", "ended"])), ids="-".join)
 def test_dumps_in_any_order_end_with_the_end(made, order, at_once, monkeypatch):
     """In dumps of their own, and in one that was joined of them."""
-    monkeypatch.setattr(bulk, "AT_ONCE", at_once)
+    monkeypatch.setattr(bulk_writer, "AT_ONCE", at_once)
     looks = {
         "pending": {"State": "PENDING", "Start": "Unknown", "End": "Unknown", "NodeList": "None assigned", "ExitCode": "0:0"},
         "runs": {**RUNS, "ExitCode": "0:0"}, "ended": {},
@@ -94,7 +95,7 @@ def test_dumps_in_any_order_end_with_the_end(made, order, at_once, monkeypatch):
     found = shown(made)
     assert {r[6] for r in found} == {"FAILED"} and not any(r[18] for r in found) and len(found) == 6
     conn = made["c"].conn
-    past = history.load_history(made["c"].db, "c", 10_000.0, 1.0, Settings(), kept=False)
+    past = columns_reader.load_history(made["c"].db, "c", 10_000.0, 1.0, Settings(), kept=False)
     assert len(past.tasks) == 6 and set(past.tasks.end.tolist()) == {4600.0}
     for table in ("tasks", "steps", "attempts"):
         conn.execute(f"DELETE FROM {table}")

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from accounting import cli_effect, effect, report_html, treatment
-from accounting.effect import Group
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
+from accounting.cli import effect as cli_effect
+from accounting.evaluation import effect, treatment
+from accounting.evaluation.effect import Group
+from accounting.reports import report_html
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
 from tests.unit.test_report import found as report_found
 from tests.unit.test_report import made as report_made
 

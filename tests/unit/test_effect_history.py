@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from accounting import effect, treatment
-from accounting.store import connect_to_read
-from slurm_hook import config
+from accounting.evaluation import effect, treatment
+from accounting.history.store import connect_to_read
 from slurm_hook.cli import workhorse
+from slurm_hook.common import config
 from tests import history_made as made
 
 COUNT, BAD, DAYS, END = 96, 4, 56, 1_800_000_000.0

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from accounting import convert, events
+from accounting.sources import converters, events
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.errors import ConfigError, UsageError
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import ConfigError, UsageError
 from tests.accounting_rows import put, row, stores
 
 DATA = Path(__file__).parent.parent / "data"
@@ -19,7 +19,7 @@ CLASSIFY = events.Reasons(Settings()["events.reasons"])
 @pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])
 def test_recorded_events(version):
     text = (DATA / f"slurm-{version}" / "sacctmgr_events.psv").read_text("utf-8", "surrogateescape")
-    found = list(events.parse(text, convert.Times(convert.timezone.utc), CLASSIFY, user_last=True))
+    found = list(events.parse(text, converters.Times(converters.timezone.utc), CLASSIFY, user_last=True))
     said = {e.node: (e.kind, e.reason, e.reason_class, e.who) for e in found}
     assert said["gpu6"] == ("drain", "drain for maintenance\nwith newline", "planned", "root(0)")
     assert said["gpu7"] == ("down", "xid 48: DBE | pipe in reason", "hardware", "root(0)")
@@ -31,7 +31,7 @@ def test_recorded_events(version):
 def test_own_order_with_hostile_reasons():
     reason = "a|b\nc|n2|100|200\n|DOWN|x"
     text = f"c|n1|1000|Unknown|DOWN*|root(0)|{reason}\nc|n2|1100|1200|IDLE+DRAIN|ops(7)|\nc||5|Unknown|||TRES\n"
-    found = list(events.parse(text, convert.Times(), CLASSIFY))
+    found = list(events.parse(text, converters.Times(), CLASSIFY))
     assert [(e.node, e.kind, e.start, e.end, e.who, e.reason) for e in found] == [
         ("n1", "down", 1000, None, "root(0)", reason),
         ("n2", "drain", 1100, 1200, "ops(7)", ""),

@@ -6,11 +6,12 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from slurm_hook import cli_explain, explain
+from slurm_hook.cli import explain as cli_explain
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.mark import Mark, text
-from slurm_hook.snapshot import NodeScore, Scores, scores_to_json, write_json
+from slurm_hook.common.config import Settings
+from slurm_hook.explain import job as explain
+from slurm_hook.published.mark import Mark, text
+from slurm_hook.published.snapshot import NodeScore, Scores, scores_to_json, write_json
 
 SCORES = Scores("snap1", "alpha", time.time(), time.time(), "attributed", Settings().hook_mapping(), {
     "n1": NodeScore("n1", capability=1.0, relative=0.02, lemon=True, tasks=9),
@@ -143,7 +144,7 @@ def test_others_are_told_nothing(site, monkeypatch):
 
 @pytest.mark.parametrize(("state", "told"), [("PENDING", False), ("RUNNING", False), ("COMPLETED", True), ("FAILED", True)])
 def test_nobody_is_blamed_for_a_job_that_has_not_ended(site, monkeypatch, state, told):
-    from accounting.explain import Verdict
+    from accounting.reports.job_story import Verdict
 
     slurm(site, "root", state)
     (site / "none.db").touch()
@@ -155,7 +156,7 @@ def test_nobody_is_blamed_for_a_job_that_has_not_ended(site, monkeypatch, state,
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", ".hidden", "gone"])
 def test_a_snapshot_name_is_no_path(site, name):
-    from slurm_hook.cli_explain import archived
+    from slurm_hook.cli.explain import archived
 
     assert archived(Settings({"publish.path": str(site)}), name) is None
     assert archived(Settings({"publish.path": str(site)}), "snap1").id == "snap1"

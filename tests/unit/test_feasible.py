@@ -2,11 +2,14 @@
 
 import pytest
 
-from slurm_hook import cluster, directives, feasible, hints, match, passes, topology
-from slurm_hook.cluster import Node
-from slurm_hook.config import Settings
-from slurm_hook.errors import RequestError
-from slurm_hook.request import Request, request_from
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import RequestError
+from slurm_hook.decision import directives, feasibility, match, switches
+from slurm_hook.dispatch import passes
+from slurm_hook.slurm import cluster
+from slurm_hook.slurm.cluster import Node
+from slurm_hook.slurm.request import Request, request_from
+from slurm_hook.submit import hints
 
 FEATURED = {
     name: Node(name, "IDLE", features=tuple(f.split())) for name, f in {"a": "x y", "b": "y", "c": "x z", "d": ""}.items()
@@ -22,7 +25,7 @@ FEATURED = {
     ],
 )  # fmt: skip
 def test_constraints(constraint, names):
-    assert "".join(feasible.by_constraint(FEATURED, constraint)) == names
+    assert "".join(feasibility.by_constraint(FEATURED, constraint)) == names
 
 
 UNREAD = [
@@ -34,7 +37,7 @@ UNREAD = [
 @pytest.mark.parametrize("constraint", UNREAD, ids=lambda text: text[:20])
 def test_constraints_that_are_left_alone(constraint):
     with pytest.raises(RequestError):
-        feasible.by_constraint(FEATURED, constraint)
+        feasibility.by_constraint(FEATURED, constraint)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_constraints_that_are_left_alone(constraint):
     ],
 )
 def test_need_per_node(request_, nodes, need):
-    found = feasible.need_per_node(request_, nodes)
+    found = feasibility.need_per_node(request_, nodes)
     assert (found.cpus, found.mem, found.gpus) == need
 
 
@@ -105,7 +108,7 @@ def test_gres_of_nodes(gres, expected):
 def test_fewest_leaves():
     sums = {"a": 4.0, "b": 2.0, "c": 1.0}
     for wanted, leaves in ((1, 1), (4, 1), (5, 2), (6, 2), (7, 3), (8, 0)):
-        assert topology.fewest_leaves(sums, lambda s, wanted=wanted: s >= wanted) == leaves
+        assert switches.fewest_leaves(sums, lambda s, wanted=wanted: s >= wanted) == leaves
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_room_counts_what_jobs_get_without_asking(asked, over, defaults, config,
     """Confined to a node without room the job would wait for the next pass of dispatch."""
     facts = passes.parse_partitions(PARTITION.format(over=over, jobs=defaults), config)["p"]
     request = request_from({"nodes": "1", **asked})
-    need = feasible.in_partition(feasible.need_per_node(request, 1), request, facts)
+    need = feasibility.in_partition(feasibility.need_per_node(request, 1), request, facts)
     node = Node("n1", "MIXED", cpus=32, cpus_used=28, mem=512000.0, mem_used=500000.0, gpus=8, gpus_used=7)
-    assert feasible.can_start(node, need) is starts
-    assert feasible.can_start(node._replace(state="IDLE", cpus_used=0, mem_used=0.0, gpus_used=0), need)
+    assert feasibility.can_start(node, need) is starts
+    assert feasibility.can_start(node._replace(state="IDLE", cpus_used=0, mem_used=0.0, gpus_used=0), need)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from accounting import columns as c
-from accounting import events, nodes, truncate
-from accounting.history import load_history, outcome_of
-from accounting.trust import from_events, marked_now
-from slurm_hook.config import Settings
-from slurm_hook.errors import ConfigError, StoreError
+from accounting.history import columns as c
+from accounting.history import truncate
+from accounting.history.columns_reader import load_history, outcome_of
+from accounting.scoring.trust import from_events, marked_now
+from accounting.sources import events, node_inventory
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import ConfigError, StoreError
 from tests.accounting_rows import put, row, stores
 
 NOW = 100_000.0
@@ -29,7 +30,7 @@ def event(node, kind, start, reason="", end=None, source="slurmdbd"):
 
 
 def spec(name="n1", memory=64000, **more):
-    return nodes.NodeSpec(name, memory, 16, **more)
+    return node_inventory.NodeSpec(name, memory, 16, **more)
 
 
 def only(history, job):
@@ -157,9 +158,9 @@ def test_no_attempt_outlives_the_next_of_its_job(made):
 
 def test_capacity_is_what_the_node_had_then(made):
     put(made, row(1), row(2, Start="50000", End="51000"))
-    nodes.save(made["c"], [spec(memory=64000)], 2000, "scontrol")
-    nodes.save(made["c"], [spec(memory=64000)], 3000, "scontrol")
-    nodes.save(made["c"], [spec(memory=128000)], 40000, "scontrol")
+    node_inventory.save(made["c"], [spec(memory=64000)], 2000, "scontrol")
+    node_inventory.save(made["c"], [spec(memory=64000)], 3000, "scontrol")
+    node_inventory.save(made["c"], [spec(memory=128000)], 40000, "scontrol")
     history = load(made)
     assert history.tasks.demand.tolist() == [8000, 8000]
     assert history.tasks.capacity.tolist() == [64000, 128000]
@@ -172,7 +173,7 @@ def test_capacity_is_what_the_node_had_then(made):
 )
 def test_capacity_resource(made, resource, demand, capacity):
     put(made, row(1, AllocTRES="cpu=8,mem=8000M,node=1,gres/gpu=2"))
-    nodes.save(made["c"], [spec(gpus=8, gpu_type="h100")], 0, "scontrol")
+    node_inventory.save(made["c"], [spec(gpus=8, gpu_type="h100")], 0, "scontrol")
     settings = Settings({"scoring.capacity_resource": resource, "scoring.gpu_mem": {"h100": 80000}})
     history = load(made, settings=settings)
     assert (history.tasks.demand[0], history.tasks.capacity[0]) == (demand, capacity)
@@ -181,7 +182,7 @@ def test_capacity_resource(made, resource, demand, capacity):
 
 def test_nodes_without_gpus_are_measured_by_memory(made):
     put(made, row(1), row(2, NodeList="n2", AllocTRES="cpu=1,mem=1G,gres/gpu=1"))
-    nodes.save(made["c"], [spec("n1"), spec("n2", gpus=4)], 0, "scontrol")
+    node_inventory.save(made["c"], [spec("n1"), spec("n2", gpus=4)], 0, "scontrol")
     history = load(made)
     assert history.tasks.demand.tolist() == [8000, 81920]
 
@@ -189,17 +190,17 @@ def test_nodes_without_gpus_are_measured_by_memory(made):
 def test_inventory_is_inferred_from_what_ran_at_once(made):
     one = {"AllocTRES": "cpu=8,mem=8000M,gres/gpu:a100=2,gres/gpu=2"}
     put(made, row(1, Start="1000", End="3000", **one), row(2, Start="2000", End="4000", **one), row(3, Start="4000", **one))
-    nodes.infer(made["c"])
+    node_inventory.infer(made["c"])
     found = made["c"].conn.execute("SELECT memory_mib, cpus, gpus, gpu_type, source FROM node_current").fetchall()
     assert found == [(16000, 16, 4, "a100", "inferred")]
     assert "no inventory" in load(made).notes[0]
-    nodes.save(made["c"], [spec("n1", gpus=4)], 90_000, "scontrol")
+    node_inventory.save(made["c"], [spec("n1", gpus=4)], 90_000, "scontrol")
     assert load(made).notes == []  # what is inferred of earlier times stays
 
 
 def test_the_inventory_of_a_dump_tells_no_time(made):
     put(made, row(1, Start="5000", End="7000"), row(2, Start="6000", End="9000"))
-    nodes.save(made["c"], [spec("n1"), spec("n2")], 0, "file")
+    node_inventory.save(made["c"], [spec("n1"), spec("n2")], 0, "file")
     found = made["c"].conn.execute("SELECT name, first_seen, last_seen FROM nodes ORDER BY name").fetchall()
     assert found == [("n1", 5000, 9000), ("n2", None, None)]
 

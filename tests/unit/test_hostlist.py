@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook.errors import HostlistError
-from slurm_hook.hostlist import MAX_HOSTS, expand, fold, split
+from slurm_hook.common.errors import HostlistError
+from slurm_hook.common.hostlist import MAX_HOSTS, expand, fold, split
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "hostlist_vectors.jsonl"
 VECTORS = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]

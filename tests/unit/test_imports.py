@@ -13,9 +13,11 @@ from tests import pythons
 ROOT = Path(__file__).resolve().parents[2]
 # modules that a plain submission may import; the rest of the hook is for the command line and dispatch
 SUBMIT_PATH = (
-    "__init__", "errors", "light", "config", "hostlist", "snapshot", "mark", "request", "options", "directives", "match",
-    "cluster", "nodeinfo", "feasible", "topology", "wheel", "placement", "drawing", "spare", "sizing", "case", "candidates",
-    "decide", "log", "wrapper",
+    "__init__", "common.errors", "common.record", "common.config", "common.hostlist", "published.snapshot", "published.mark",
+    "published.decision_log", "slurm.request", "slurm.sbatch_options", "slurm.cluster", "slurm.node_rpc", "decision.directives",
+    "decision.match", "decision.feasibility", "decision.switches", "decision.wheel", "decision.placement", "decision.drawing",
+    "decision.spare", "decision.safe_excludes", "decision.sizing", "decision.case", "decision.candidates", "decision.decide",
+    "submit.batch_script", "submit.wrapper",
 )  # fmt: skip
 
 
@@ -31,7 +33,7 @@ def _imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("module", SUBMIT_PATH)
 def test_submit_path_is_standard_library_and_light(module):
-    names = _imports(ROOT / "slurm_hook" / f"{module}.py")
+    names = _imports(ROOT / "slurm_hook" / f"{module.replace('.', '/')}.py")
     assert names <= set(sys.stdlib_module_names), f"{module} imports a package that a login node does not have"
     assert "dataclasses" not in names, f"{module}: dataclasses costs more than Python's own start; use light.Record"
 
@@ -43,14 +45,14 @@ sys.path.insert(0, sys.argv[1])
 import importlib
 for name in sys.argv[2].split(","):
     importlib.import_module("slurm_hook." + name)
-from slurm_hook import log, snapshot
-from slurm_hook.config import Settings
+from slurm_hook.published import decision_log, snapshot
+from slurm_hook.common.config import Settings
 node = lambda name, value: snapshot.NodeScore(name, capability=value, relative=value, lemon=value < 0.1, tasks=5)
 nodes = {f"n{i}": node(f"n{i}", 0.01 if i == 3 else 1.0) for i in range(1, 9)}
 made = snapshot.Scores("s", "c", time.time(), time.time(), "attributed", Settings().hook_mapping(), nodes)
 snapshot.write_json(sys.argv[3], "scores.json", snapshot.scores_to_json(made))
 read = snapshot.read_scores(sys.argv[3], trusted_uids=[__import__("os").geteuid()])
-print(sys.version_info[:2], sorted(n for n, s in read.nodes.items() if s.lemon), log.failure("wrapper", "slurm", "x"))
+print(sys.version_info[:2], sorted(n for n, s in read.nodes.items() if s.lemon), decision_log.failure("wrapper", "slurm", "x"))
 """
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import jobs
-from slurm_hook.errors import SlurmError
-from slurm_hook.jobs import Link
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.slurm import jobs
+from slurm_hook.slurm.jobs import Link
 
 SEP, END = "\x1fabc\x1f", "\x1eabc\x1e"
 ROW = {

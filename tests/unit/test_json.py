@@ -4,9 +4,14 @@ import json
 
 import pytest
 
-from accounting import metrics, nodes, store
-from slurm_hook import manual, passes, pipeline, terminal, watching
-from slurm_hook.errors import SlurmError
+from accounting.history import store
+from accounting.reports import metrics
+from accounting.sources import node_inventory
+from slurm_hook.common import terminal
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.dispatch import daemon, passes
+from slurm_hook.pipelines import pipeline
+from tests import manual
 from tests.process.test_commands_told import a_history, a_score
 from tests.unit.test_bad_input import run as called
 
@@ -68,7 +73,7 @@ def site(tmp_path, monkeypatch):
     report = passes.Report(waiting=3, applied=2, started=1, problems=("job 5: no",))
     numbers = iter((11, 12))
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(watching, "guarded_pass", lambda settings: report)
+    monkeypatch.setattr(daemon, "guarded_pass", lambda settings: report)
     monkeypatch.setattr(passes, "release", lambda settings: report)
     monkeypatch.setattr(pipeline, "_submit_one", lambda words: next(numbers))
     return tmp_path
@@ -82,7 +87,7 @@ def filled(value, folder):
 @pytest.mark.parametrize(("name", "words", "code", "holds"), DONE, ids=[" ".join([row[0], *row[1]]) for row in DONE])
 def test_what_it_prints(run, site, monkeypatch, name, words, code, holds):
     if name == "refresh":
-        monkeypatch.setattr("accounting.cli.from_slurm", from_slurm)
+        monkeypatch.setattr("accounting.cli.collect.from_slurm", from_slurm)
     words = [word.replace("{}", str(site)) for word in words]
     argv = [*name.split(), "--json", *words]
     found, out, err = run(*argv)
@@ -100,13 +105,13 @@ def test_what_it_prints(run, site, monkeypatch, name, words, code, holds):
 def from_slurm(settings, stores, options):
     """In place of Slurm: the nodes that the history's own jobs show."""
     stores.default = "c"
-    nodes.infer(stores["c"])
+    node_inventory.infer(stores["c"])
     return store.Counts(attempts=5, new=2)
 
 
 def test_the_nightly_run_scores_the_cluster_that_it_collects_whatever_others_there_are(run, site, monkeypatch):
     """A dump of another cluster in the same history ended it each night: it asked for -M."""
-    monkeypatch.setattr("accounting.cli.from_slurm", from_slurm)
+    monkeypatch.setattr("accounting.cli.collect.from_slurm", from_slurm)
     (site / "other").write_text((site / "dump").read_text())
     assert run("collect", "--file", str(site / "other"), "-M", "d")[0] in (0, 3)
     code, out, err = run("refresh", "--json")
@@ -132,7 +137,7 @@ def test_a_line_for_each_pass(run, site, monkeypatch):
         tell(passes.Report(waiting=1))
         tell(passes.Report(waiting=2, left=1, problems=("job 5: no",)))
 
-    monkeypatch.setattr(watching, "watch", two_passes)
+    monkeypatch.setattr(daemon, "watch", two_passes)
     code, out, err = run("dispatch", "--watch", "--json")
     first, second = map(json.loads, out.splitlines())
     assert (code, first["waiting"], second["waiting"], second["left"]) == (0, 1, 2, 1)

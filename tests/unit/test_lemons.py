@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from accounting.attribution import attribute
-from accounting.backtest import _lift, auc, backtest, read_truth, straddling
-from accounting.cli_lemons import backtest_text, days
-from accounting.columns import (
+from accounting.cli.lemons import backtest_text, days
+from accounting.evaluation.backtest import _lift, auc, backtest, read_truth, straddling
+from accounting.history.columns import (
     DOWN,
     DRAIN,
     MARKED_BAD,
@@ -21,14 +20,15 @@ from accounting.columns import (
     SURVIVED,
     WRONG,
 )
-from accounting.explain import FAILED, MARKED, STEP_FAILED, who_broke
-from accounting.groups import by_name, worse_groups
-from accounting.lemons import describe, find_lemons
-from accounting.outliers import outliers
-from accounting.suspects import of_history, suspects
-from accounting.suspects import words as suspect_words
-from accounting.truncate import until
-from slurm_hook.errors import ConfigError, InputError, UsageError
+from accounting.history.truncate import until
+from accounting.reports.job_story import FAILED, MARKED, STEP_FAILED, who_broke
+from accounting.scoring.attributed_method import attribute
+from accounting.scoring.groups import by_name, worse_groups
+from accounting.scoring.lemons import describe, find_lemons
+from accounting.scoring.outliers import outliers
+from accounting.scoring.suspects import of_history, suspects
+from accounting.scoring.suspects import words as suspect_words
+from slurm_hook.common.errors import ConfigError, InputError, UsageError
 from tests.unit.histories import T0, H, history, random_rows
 
 NAN = math.nan

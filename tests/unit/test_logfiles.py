@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from accounting import decisions
-from slurm_hook import logfiles
+from accounting.evaluation import decisions
+from slurm_hook.published import log_reader
 
 NOW = 1_800_000_000
 
@@ -35,13 +35,13 @@ def log(tmp_path):
 @pytest.mark.parametrize(("days", "words"), [(90, "abcdefg"), (7, "cdefg"), (1, "defg"), (0.5, "fg")])
 def test_lines_of_all_files_that_are_young_enough_oldest_first(log, days, words):
     since = NOW - days * 86400
-    assert [line.strip() for line in logfiles.lines(log, since)] == list(words)
-    assert [line.strip() for line in logfiles.last_lines(log, 100, since)] == list(words)
+    assert [line.strip() for line in log_reader.lines(log, since)] == list(words)
+    assert [line.strip() for line in log_reader.last_lines(log, 100, since)] == list(words)
 
 
 @pytest.mark.parametrize(("most", "words"), [(1, "g"), (2, "fg"), (3, "efg"), (6, "bcdefg"), (7, "abcdefg"), (8, "abcdefg")])
 def test_of_many_lines_the_last_ones(log, most, words):
-    assert [line.strip() for line in logfiles.last_lines(log, most)] == list(words)
+    assert [line.strip() for line in log_reader.last_lines(log, most)] == list(words)
 
 
 def test_a_file_that_is_just_being_packed_is_read_as_far_as_it_goes(tmp_path):
@@ -49,13 +49,13 @@ def test_a_file_that_is_just_being_packed_is_read_as_far_as_it_goes(tmp_path):
     packed = gzip.compress(b"first\n" * 100_000)
     (tmp_path / "w.log.1.gz").write_bytes(packed[: len(packed) // 2])
     (tmp_path / "w.log.2.gz").write_bytes(b"none at all")
-    found = [line.strip() for line in logfiles.lines(path)]
+    found = [line.strip() for line in log_reader.lines(path)]
     assert found[-1] == "last" and 0 < found.count("first") < 100_000
 
 
 def test_without_the_log_itself_there_is_an_error(tmp_path):
     write(tmp_path, "w.log.1", 1, ["x"])
-    for read in (logfiles.lines(str(tmp_path / "w.log")), logfiles.last_lines(str(tmp_path / "w.log"), 9)):
+    for read in (log_reader.lines(str(tmp_path / "w.log")), log_reader.last_lines(str(tmp_path / "w.log"), 9)):
         with pytest.raises(FileNotFoundError):
             list(read)
 

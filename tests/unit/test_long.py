@@ -6,13 +6,13 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from accounting import long
-from accounting.attribution import attribute
-from accounting.columns import WRONG
-from accounting.story import Failure, Story, failures_of
+from accounting.history.columns import WRONG
+from accounting.reports import long
+from accounting.reports.story import Failure, Story, failures_of
+from accounting.scoring.attributed_method import attribute
 from slurm_hook.cli import workhorse
-from slurm_hook.snapshot import NodeScore, Scores
-from slurm_hook.terminal import printable
+from slurm_hook.common.terminal import printable
+from slurm_hook.published.snapshot import NodeScore, Scores
 from tests import history_made
 from tests.unit.histories import history
 

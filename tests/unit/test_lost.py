@@ -2,9 +2,9 @@
 
 import pytest
 
-from slurm_hook import dispatch, lost, passes
-from slurm_hook.errors import SlurmError
-from slurm_hook.waiting import State, Tracked
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.dispatch import lost_marks, passes, updates
+from slurm_hook.dispatch.tracking import State, Tracked
 from tests.unit.jobs_made import NOW, job, world
 
 SUBMIT = NOW - 600
@@ -26,7 +26,7 @@ NONE = Tracked(submit=SUBMIT, user="n[3,7]")
     ],
 )  # fmt: skip
 def test_whose_excludes_are_whose(line, wanted):
-    assert lost.tracked_of(job(comment="mine", excludes="n[3,7]", submit=SUBMIT), line) == wanted
+    assert lost_marks.tracked_of(job(comment="mine", excludes="n[3,7]", submit=SUBMIT), line) == wanted
 
 
 def test_only_jobs_that_nothing_else_explains_are_asked_for():
@@ -34,7 +34,7 @@ def test_only_jobs_that_nothing_else_explains_are_asked_for():
         job(1, comment="mine", excludes="n3"), job(2, comment="", excludes="n3"), job(3, excludes="n3"),
         job(4, comment="mine"), job(5, comment="mine", excludes="n3"), job(6, comment="mine", excludes="n3", state="RUNNING"),
     ]  # fmt: skip
-    assert [one.id for one in lost.candidates(found, {5: Tracked()})] == [1, 2]
+    assert [one.id for one in lost_marks.candidates(found, {5: Tracked()})] == [1, 2]
 
 
 def answers(monkeypatch, *rows):
@@ -46,7 +46,7 @@ def answers(monkeypatch, *rows):
         separator = argv[-1].partition("=")[2]
         return "".join(separator.join(row) + "\n" for row in rows)
 
-    monkeypatch.setattr(lost.commands, "run", run)
+    monkeypatch.setattr(lost_marks.commands, "run", run)
     return calls
 
 
@@ -57,21 +57,21 @@ def test_the_row_must_be_of_this_job_this_user_and_this_submission(monkeypatch):
         monkeypatch, ("1", "alice", when, BEFORE), ("2", "bob", when, BEFORE), ("3", "alice", "17", BEFORE),
         ("4", "alice", when, f"sbatch --wrap=x\n5\nalice {BEFORE[15:]}"), ("9", "alice", when, BEFORE),
     )  # fmt: skip
-    assert {number: told.ours for number, told in lost.search(jobs).items()} == {1: "n[3,7]", 4: "n[3,7]"}
+    assert {number: told.ours for number, told in lost_marks.search(jobs).items()} == {1: "n[3,7]", 4: "n[3,7]"}
 
 
 def test_what_is_found_is_widened_or_taken_off():
     steered, avoided = (job(n, comment="mine", excludes="n[3,7]", submit=SUBMIT) for n in (1, 2))
-    known = {1: lost.tracked_of(steered, OWN), 2: lost.tracked_of(avoided, BEFORE)}
-    assert [(u.job.id, u.excludes) for u in dispatch.plan(world([steered, avoided]), known).updates] == [(1, "n3")]
-    assert [(u.job.id, u.excludes) for u in dispatch.releases([steered, avoided], known)] == [(1, "n3"), (2, "")]
+    known = {1: lost_marks.tracked_of(steered, OWN), 2: lost_marks.tracked_of(avoided, BEFORE)}
+    assert [(u.job.id, u.excludes) for u in updates.plan(world([steered, avoided]), known).updates] == [(1, "n3")]
+    assert [(u.job.id, u.excludes) for u in updates.releases([steered, avoided], known)] == [(1, "n3"), (2, "")]
 
 
 def test_many_are_asked_for_in_parts_and_none_not_at_all(monkeypatch):
     calls = answers(monkeypatch)
-    assert lost.search([]) == {} and not calls
-    assert lost.search([job(n, comment="", excludes="n3") for n in range(1, 1000)]) == {}
-    assert len(calls) == 1 and calls[0][6].count(",") == lost.MOST - 1
+    assert lost_marks.search([]) == {} and not calls
+    assert lost_marks.search([job(n, comment="", excludes="n3") for n in range(1, 1000)]) == {}
+    assert len(calls) == 1 and calls[0][6].count(",") == lost_marks.MOST - 1
 
 
 def test_accounting_that_does_not_answer_is_not_asked_each_time(monkeypatch):
@@ -81,7 +81,7 @@ def test_accounting_that_does_not_answer_is_not_asked_each_time(monkeypatch):
         asked.append(wanted)
         raise SlurmError("slurmdbd is down")
 
-    monkeypatch.setattr(lost, "search", fails)
+    monkeypatch.setattr(lost_marks, "search", fails)
     found, state = [job(1, comment="mine", excludes="n3")], State()
     for now in (NOW, NOW + 60, NOW + passes.FACTS_AGE + 1):
         state = passes._found_again(state, found, now)

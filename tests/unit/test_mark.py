@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import mark
-from slurm_hook.mark import Mark
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
 
 NAMES = st.text(alphabet="abcXYZ019_.+-", max_size=20)
 

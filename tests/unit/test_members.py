@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import bulk, collect, records, store
-from accounting.schema import m006_members
+from accounting.history import bulk_writer, collect, store
+from accounting.history.schema import m006_members
+from accounting.sources import records
 from tests.accounting_rows import put, row, stores
 
 # Slurm's number, JobID, fields: three tasks of an array (the last has the array's own number), both parts of a het job, a
@@ -111,7 +112,7 @@ def test_the_pending_rest_of_an_array_and_its_last_task(made):
 def test_both_inside_one_dump(made, one_by_one, monkeypatch):
     """A dump in whose column of numbers some are JobIDs, next to each other or far apart, in every order."""
     if one_by_one:
-        monkeypatch.setattr(bulk, "AT_ONCE", 1)
+        monkeypatch.setattr(bulk_writer, "AT_ONCE", 1)
     mine, others = list(rows(JOBS[:2])), list(rows([(label, label, fields) for _, label, fields in JOBS[:2]]))
     pairs = [part[i : i + 2] for part in (mine, others) for i in (0, 2)]
     for number, order in enumerate(itertools.permutations(pairs)):
@@ -121,12 +122,12 @@ def test_both_inside_one_dump(made, one_by_one, monkeypatch):
 
 
 def test_names_of_what_is_known_do_not_fill_the_memory(made, monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK", 3)
-    monkeypatch.setattr(bulk, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_writer, "CHUNK", 3)
+    monkeypatch.setattr(bulk_writer, "AT_ONCE", 2)
     unnumbered(made)
     seen = []
-    real = bulk.Members.found
-    monkeypatch.setattr(bulk.Members, "found", lambda self, *a: seen.append(self.remembered) or real(self, *a))
+    real = bulk_writer.Members.found
+    monkeypatch.setattr(bulk_writer.Members, "found", lambda self, *a: seen.append(self.remembered) or real(self, *a))
     many = [(100_000 + n, f"700_{n}", {}) for n in range(100)]
     assert unnumbered(made, many).new == 100 and unnumbered(made, many).new == 0
     assert max(seen) < 4 * 3 + 2
@@ -144,13 +145,13 @@ def test_marks_follow(made):
 
 def test_a_killed_run_leaves_each_once(made, monkeypatch):
     unnumbered(made)
-    real = bulk.Writer._seen  # the last of a transaction
-    monkeypatch.setattr(bulk.Writer, "_seen", lambda *_: 1 / 0)
+    real = bulk_writer.Writer._seen  # the last of a transaction
+    monkeypatch.setattr(bulk_writer.Writer, "_seen", lambda *_: 1 / 0)
     before = shown(made)
     with pytest.raises(ZeroDivisionError):
         numbered(made)
     assert shown(made) == before
-    monkeypatch.setattr(bulk.Writer, "_seen", real)
+    monkeypatch.setattr(bulk_writer.Writer, "_seen", real)
     numbered(made)
     assert shown(made) == NUMBERED
     whole(made)
@@ -176,8 +177,8 @@ _TOLD = st.tuples(st.booleans(), st.lists(st.sampled_from(range(len(JOBS))), min
 @given(dumps=st.lists(_TOLD, min_size=1, max_size=6), size=st.integers(1, 4))
 def test_any_dumps_in_any_order(monkeypatch, dumps, size):
     """Each attempt that any dump told is there once, under Slurm's number if any told it, and open only if none told its end."""
-    monkeypatch.setattr(bulk, "CHUNK", size)
-    monkeypatch.setattr(bulk, "AT_ONCE", size)
+    monkeypatch.setattr(bulk_writer, "CHUNK", size)
+    monkeypatch.setattr(bulk_writer, "AT_ONCE", size)
     with TemporaryDirectory() as folder:
         made = stores(Path(folder, "h.db"))
         numbers, last = set(), {}

@@ -9,14 +9,15 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from accounting import decisions, metrics
-from accounting.store import Store, connect
-from slurm_hook import log
-from slurm_hook import log as slurm_log
+from accounting.evaluation import decisions
+from accounting.history.store import Store, connect
+from accounting.reports import metrics
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError, WorkhorseError
-from slurm_hook.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError, WorkhorseError
+from slurm_hook.published import decision_log
+from slurm_hook.published import decision_log as slurm_log
+from slurm_hook.published.snapshot import Live, NodeScore, Scores, live_to_json, scores_to_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = 1_800_000_000.0
@@ -25,14 +26,14 @@ NOW = 1_800_000_000.0
 @pytest.fixture
 def families(tmp_path, monkeypatch):
     """All metrics of a small site, as Prometheus reads them: (name, labels) → value."""
-    monkeypatch.setattr(decisions, "source", lambda: str(log))
-    log = tmp_path / "log"
+    monkeypatch.setattr(decisions, "source", lambda: str(decision_log))
+    decision_log = tmp_path / "log"
     steered = {"by": "wrapper", "action": "avoid"}
     lines = [steered, steered, {"by": "dispatch", "action": "fail_open"}, {"by": 'evil"}\n', "action": "x\n"}]
     lines += [json.loads(slurm_log.failure("wrapper", reason, "words")) for reason in ("slurm", "snapshot", "slurm")]
     lines += [{"action": "avoid", "fallback": label} for label in ("waiting", "waiting", "dispatch", "", {"x": 1}, "made\nup")]
     lines += [{"action": "fail_open", "reason": reason} for reason in ("no answer", {"x": 1}, "slurm\n")]
-    log.write_text("".join(f"2027-01-15T07:00:00+00:00 h workhorse: {json.dumps(line)}\n" for line in lines))
+    decision_log.write_text("".join(f"2027-01-15T07:00:00+00:00 h workhorse: {json.dumps(line)}\n" for line in lines))
     nodes = {
         "n1": NodeScore("n1", capability=9.0, relative=1.5, reliability=100.0, hazard=0.01, tasks=7),
         "n2": NodeScore("n2", capability=1.0, relative=0.2, reliability=2.0, hazard=0.5, tasks=3, lemon=True),
@@ -73,7 +74,11 @@ def test_values(families):
 def test_fail_opens_are_counted_as_those_who_fail_write_them():
     """The shim's own line, where Python gives no answer, and that of the Python part."""
     (shim,) = re.findall(r"'(\{[^']*fail_open[^']*\})'", (ROOT / "etc/sbatch").read_text())
-    for line in (shim, log.failure("cli_filter", "slurm", "slurmctld does not answer"), log.failure("dispatch", "snapshot", "x")):
+    for line in (
+        shim,
+        decision_log.failure("cli_filter", "slurm", "slurmctld does not answer"),
+        decision_log.failure("dispatch", "snapshot", "x"),
+    ):
         assert metrics.decision_key(json.loads(line))[1] == "fail_open"
     assert metrics.decision_key(json.loads(shim))[0] == "wrapper"
 

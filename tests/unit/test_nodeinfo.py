@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import nodeinfo
-from slurm_hook.errors import SlurmError
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.slurm import node_rpc
 
 
 @pytest.fixture
 def helper(request):
     """A child that lives for so many seconds; at the end nothing of it is left."""
-    made = nodeinfo.Helper(getattr(request, "param", 10))
+    made = node_rpc.Helper(getattr(request, "param", 10))
     pid = made.pid
     yield made
     made.end()
@@ -51,7 +51,7 @@ def test_it_ends_by_itself(helper):
 
 @pytest.mark.parametrize("pid", [os.getpid(), 0, 1 << 30], ids=["ours", "zero", "no such"])
 def test_programs_without_slurms_library(pid):
-    assert nodeinfo.library_of(pid) == ""
+    assert node_rpc.library_of(pid) == ""
 
 
 def test_the_library_of_a_program(monkeypatch, tmp_path):
@@ -63,4 +63,4 @@ def test_the_library_of_a_program(monkeypatch, tmp_path):
     )
     real = open
     monkeypatch.setattr("builtins.open", lambda path, **how: real(maps if str(path).endswith("/7/maps") else path, **how))
-    assert Path(nodeinfo.library_of(7)) == Path("/opt/a b/lib/slurm/libslurmfull.so")
+    assert Path(node_rpc.library_of(7)) == Path("/opt/a b/lib/slurm/libslurmfull.so")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from accounting import collect, convert, dump_json, records
+from accounting.history import collect
+from accounting.sources import converters, json_dump, records
 from tests.accounting_rows import put, row, stores
 
 DATA = Path(__file__).parent.parent / "data"
@@ -130,8 +131,8 @@ def in_minutes_plain(data):
 
 def attempts_of(tmp_path, data, name):
     made, rejects = stores(tmp_path / f"{name}.db"), []
-    rows = dump_json.rows(data, rejects.append)
-    collect.store_rows(made, dump_json.HEADER, rows, source="j", times=convert.Times(convert.timezone.utc))
+    rows = json_dump.rows(data, rejects.append)
+    collect.store_rows(made, json_dump.HEADER, rows, source="j", times=converters.Times(converters.timezone.utc))
     assert not rejects
     cluster = next(iter(made.all))
     sql = "SELECT a.*, s.name FROM attempts a JOIN states s ON s.id = a.state_id ORDER BY job_id, submit"

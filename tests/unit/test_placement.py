@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook.errors import PlacementError
-from slurm_hook.placement import (
+from slurm_hook.common.errors import PlacementError
+from slurm_hook.decision.placement import (
     activation,
     cost_rank,
     draw,
@@ -21,7 +21,7 @@ from slurm_hook.placement import (
     probabilities_published,
     weights_attributed,
 )
-from slurm_hook.priority import SMOOTHING, Waiting, placing_order, priorities, waiting
+from slurm_hook.dispatch.priority import SMOOTHING, Waiting, placing_order, priorities, waiting
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "method_vectors.json").read_text())
 approx9 = lambda value: pytest.approx(value, rel=1e-9, abs=1e-15)  # noqa: E731

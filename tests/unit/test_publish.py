@@ -6,14 +6,14 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from accounting import publish
-from accounting.nodes import NodeSpec
-from accounting.scoring import NodeRow, ScoreTable
-from slurm_hook import table as node_table
+from accounting.publishing import publish
+from accounting.scoring.score import NodeRow, ScoreTable
+from accounting.sources.node_inventory import NodeSpec
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError, UsageError
-from slurm_hook.snapshot import NodeScore, Scores, read_scores
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError, UsageError
+from slurm_hook.published import node_table
+from slurm_hook.published.snapshot import NodeScore, Scores, read_scores
 
 HEADER = "JobIDRaw|JobID|Submit|Start|End|State|ExitCode|NodeList|NNodes|ReqMem|AllocTRES|User|Partition|JobName"
 HOUR = 3600

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from accounting import collect, pyslurm_source, records, source
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
+from accounting.history import collect, source
+from accounting.sources import pyslurm_source, records
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
 from tests.accounting_rows import row, stores
 
 

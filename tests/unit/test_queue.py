@@ -5,19 +5,23 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from slurm_hook import cli, cli_queue, jobs, mark, queue
-from slurm_hook.config import Settings
-from slurm_hook.errors import SlurmError
-from slurm_hook.jobs import Details, PastJob
-from slurm_hook.mark import Mark
-from slurm_hook.waiting import State
+from slurm_hook.cli import group
+from slurm_hook.cli import queue as cli_queue
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SlurmError
+from slurm_hook.dispatch.tracking import State
+from slurm_hook.pipelines import queue_view
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
+from slurm_hook.slurm import jobs
+from slurm_hook.slurm.jobs import Details, PastJob
 from tests.unit.jobs_made import NOW, job
 
 NAMED = mark.text(Mark(mode="avoid", pipeline="llama", stage="train"))
 
 
 def stages(found, **changes):
-    return queue.waiting_stages(found, Settings(), NOW, **{"method": "attributed", **changes})
+    return queue_view.waiting_stages(found, Settings(), NOW, **{"method": "attributed", **changes})
 
 
 def test_order_and_numbers_follow_the_method():
@@ -56,7 +60,7 @@ def test_what_slurm_has_forgotten_counts_when_accounting_knows_it():
         record(1, 2.0, NAMED), record(3, 0.0, end=0.0, after=(4,)), record(4, 0.5, after=(5,)), record(5, 1.0), record(6, 7.0),
         record(8, 0.0, end=0.0, after=(7,)),
     ]  # fmt: skip
-    past = queue.past_of_user(records, found, "alice")
+    past = queue_view.past_of_user(records, found, "alice")
     rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=past).stages}
     assert rows == {"2": ("llama", 2.0), "3": ("#3", 1.5), "8": ("#7", 0.0), "9": ("#7", 0.0)}
 
@@ -65,17 +69,17 @@ def test_a_chain_that_only_dispatch_has_seen():
     """A dependency inside a script isn't in accounting; numbers of others' jobs change nothing."""
     found = [job(9, comment=""), job(7, comment="", user="bob")]
     records = [record(4, 1.0), record(9, 0.0, end=0.0)]
-    past = queue.past_of_user(records, found, "alice", {9: 4, 7: 4, 55: 50})
+    past = queue_view.past_of_user(records, found, "alice", {9: 4, 7: 4, 55: 50})
     rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=past).stages}
     assert rows == {"9": ("#4", 1.0), "7": ("#7", 0.0)}
-    assert [p.job for p in queue.pipeline_parts("4", found, records, "alice", NOW, seen={9: 4})] == ["4", "9"]
+    assert [p.job for p in queue_view.pipeline_parts("4", found, records, "alice", NOW, seen={9: 4})] == ["4", "9"]
 
 
 def test_attempts_that_slurm_still_knows_count_once():
     ended = job(1, state="COMPLETED", start=NOW - 7200, end=NOW - 3600, comment=NAMED, node_list="n1")
     found = [ended, job(2, comment=NAMED)]
     attempts = [record(1, 0.5, NAMED, end=NOW - 8000), record(1, 1.0, NAMED, end=NOW - 3600)]
-    past = queue.past_of_user(attempts, found, "alice")
+    past = queue_view.past_of_user(attempts, found, "alice")
     assert stages(found, past=past).stages[0].invested == pytest.approx(1.5)
 
 
@@ -87,7 +91,7 @@ def test_who_may_see_all_sees_what_dispatch_remembers():
         chains={5: "alice#2", 6: "alice#2"}, seen={"alice#2": NOW},
         invested={"alice#2": {"2@1": 7200.0, f"5@{NOW - 1800:.0f}": 600.0}},
     )  # fmt: skip
-    rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=queue.past_of_state(state, found, NOW)).stages}
+    rows = {s.job: (s.pipeline, s.invested) for s in stages(found, past=queue_view.past_of_state(state, found, NOW)).stages}
     assert rows == {"6": ("#2", 2.5), "7": ("#7", 0.0)}
 
 
@@ -108,17 +112,17 @@ def test_a_pipeline_with_its_finished_stages():
         PastJob(11, "COMPLETED", 1800.0, "n4", NOW - 2000, prepared, "p"),
         PastJob(12, "RUNNING", 1800.0, "n[1-2]", 0.0, NAMED, "t"), PastJob(7, "COMPLETED", 5.0, "n1", NOW, "", "else"),
     ]  # fmt: skip
-    first, second, third = queue.pipeline_parts("llama", found, past, "alice", NOW)
+    first, second, third = queue_view.pipeline_parts("llama", found, past, "alice", NOW)
     assert (first.job, first.name, first.state, first.nodes) == ("11", "prepare", "COMPLETED", "n4")
     assert (first.hours, first.node_hours) == (pytest.approx(1.5), pytest.approx(1.5))
     assert (second.state, second.hours, second.node_hours) == ("RUNNING", pytest.approx(0.5), pytest.approx(1.0))
     assert (third.name, third.state, third.after, third.turn) == ("eval", "PENDING", "12", False)
-    assert [p.job for p in queue.pipeline_parts("#13", found, [], "alice", NOW)] == ["12", "13"]
+    assert [p.job for p in queue_view.pipeline_parts("#13", found, [], "alice", NOW)] == ["12", "13"]
     chain = [record(30, 1.0), record(31, 1.0, after=(30,)), record(20, 0.0, end=0.0, after=(31,)), record(40, 1.0)]
     for asked in ("20", "#20", "31", "30"):
-        parts = queue.pipeline_parts(asked, found, chain, "alice", NOW)
+        parts = queue_view.pipeline_parts(asked, found, chain, "alice", NOW)
         assert [p.job for p in parts] == ["20", "30", "31"], asked
-    assert queue.pipeline_parts("llama", found, [], "carol", NOW) == ()
+    assert queue_view.pipeline_parts("llama", found, [], "carol", NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_a_pipeline_with_its_finished_stages():
 )  # fmt: skip
 def test_a_stage_that_can_never_start_says_so(dependency, after, never):
     stage = job(13, comment=NAMED, dependency=dependency)
-    (part,) = queue.pipeline_parts("llama", [stage], [], "alice", NOW)
+    (part,) = queue_view.pipeline_parts("llama", [stage], [], "alice", NOW)
     assert (part.after, part.never, part.turn) == (after, never, not dependency)
     cell = cli_queue._part_cells(part)[-1]
     assert cell == (f"never: {never} ended otherwise" if never else f"after {after}" if after else "" if dependency else "next")
@@ -148,14 +152,14 @@ def slurm(monkeypatch):
 
 def test_command_line(slurm):
     run = CliRunner().invoke
-    done = run(cli.workhorse, ["queue"])
+    done = run(group.workhorse, ["queue"])
     assert done.exit_code == 0 and "\x1b" not in done.output and "bobs" not in done.output and "and 1 of others" in done.output
-    lines = run(cli.workhorse, ["queue", "-P", "--noheader"]).output.splitlines()
+    lines = run(group.workhorse, ["queue", "-P", "--noheader"]).output.splitlines()
     assert len(lines) == 1 and lines[0].startswith(r"1|alice|\x1b[2Jev\x7cil\x0aname|")
-    assert json.loads(run(cli.workhorse, ["queue", "--json"]).output)[0]["name"] == "\x1b[2Jev|il\nname"
-    assert "only root" in str(run(cli.workhorse, ["queue", "-u", "bob"]).exception)
-    assert "no such pipeline" in str(run(cli.workhorse, ["queue", "--pipeline", "zzz"]).exception)
-    assert "next" in run(cli.workhorse, ["queue", "--pipeline", "1"]).output
+    assert json.loads(run(group.workhorse, ["queue", "--json"]).output)[0]["name"] == "\x1b[2Jev|il\nname"
+    assert "only root" in str(run(group.workhorse, ["queue", "-u", "bob"]).exception)
+    assert "no such pipeline" in str(run(group.workhorse, ["queue", "--pipeline", "zzz"]).exception)
+    assert "next" in run(group.workhorse, ["queue", "--pipeline", "1"]).output
 
 
 @pytest.mark.parametrize(
@@ -169,13 +173,13 @@ def test_command_line(slurm):
 def test_an_empty_queue(slurm, monkeypatch, euid, words, shown):
     monkeypatch.setattr(jobs, "load", lambda: [])
     monkeypatch.setattr(cli_queue.os, "geteuid", lambda: euid)
-    done = CliRunner().invoke(cli.workhorse, ["queue", *words])
+    done = CliRunner().invoke(group.workhorse, ["queue", *words])
     assert (done.exit_code, done.output) == (0, shown)
 
 
 def test_only_others_wait(slurm, monkeypatch):
     monkeypatch.setattr(jobs, "load", lambda: [job(2, user="bob", name="bobs"), job(3, user="carol")])
-    assert CliRunner().invoke(cli.workhorse, ["queue"]).output == "no stage is waiting\nand 2 of others\n"
+    assert CliRunner().invoke(group.workhorse, ["queue"]).output == "no stage is waiting\nand 2 of others\n"
 
 
 def test_a_slurm_that_does_not_answer(slurm, monkeypatch, capsys):
@@ -184,7 +188,7 @@ def test_a_slurm_that_does_not_answer(slurm, monkeypatch, capsys):
 
     monkeypatch.setattr(jobs, "load", silent)
     with pytest.raises(SystemExit) as left:
-        cli.main(["queue"])
+        group.main(["queue"])
     assert left.value.code == 69 and capsys.readouterr().err == "workhorse: squeue is not in PATH\n"
 
 
@@ -193,5 +197,5 @@ def test_finished_stages_that_accounting_can_not_tell_are_missed_aloud(slurm, mo
         raise SlurmError("sacct is not in PATH")
 
     monkeypatch.setattr(jobs, "history", silent)
-    done = CliRunner().invoke(cli.workhorse, ["queue", "--pipeline", "1"])
+    done = CliRunner().invoke(group.workhorse, ["queue", "--pipeline", "1"])
     assert done.exit_code == 0 and "finished stages are missing: sacct is not in PATH" in done.output

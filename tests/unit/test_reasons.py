@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import dispatch, heads, jobs, reasons
-from slurm_hook.dispatch import STEER
-from slurm_hook.hostlist import expand
-from slurm_hook.snapshot import Reservation
+from slurm_hook.common.hostlist import expand
+from slurm_hook.dispatch import queue_heads, updates
+from slurm_hook.dispatch.updates import STEER
+from slurm_hook.published.snapshot import Reservation
+from slurm_hook.slurm import jobs, pending_reasons
 from tests.unit.jobs_made import NOW, job, nodes, world
 
 NAMES = Path(__file__).resolve().parents[1] / "data/pending_reasons.txt"
@@ -18,8 +19,8 @@ ALL = [line.strip() for line in NAMES.read_text(encoding="utf-8").splitlines() i
 @pytest.mark.parametrize("line", ALL)
 def test_each_reason_of_slurms_is_in_one_row_of_the_table(line):
     name, holds = line[1:], line[0] == "+"
-    assert [row for row, beginnings in reasons.TABLE for word in beginnings if name.startswith(word)] == [holds]
-    assert reasons.holds_nodes(name) is holds
+    assert [row for row, beginnings in pending_reasons.TABLE for word in beginnings if name.startswith(word)] == [holds]
+    assert pending_reasons.holds_nodes(name) is holds
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_each_reason_of_slurms_is_in_one_row_of_the_table(line):
     ],
 )  # fmt: skip
 def test_sentences_and_unknown_reasons(told, holds):
-    assert reasons.holds_nodes(told) is holds
+    assert pending_reasons.holds_nodes(told) is holds
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,12 @@ def test_sentences_and_unknown_reasons(told, holds):
 def test_a_job_that_gets_no_nodes_turns_steering_off_for_nobody(changes, named):
     there = nodes(8, n8="DOWN")
     waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
-    room = heads.Room(heads.usable_in(there))
-    assert heads.queue_head([waits], room).get("llm") is None
-    pools = heads.named([waits], NOW)
+    room = queue_heads.Room(queue_heads.usable_in(there))
+    assert queue_heads.queue_head([waits], room).get("llm") is None
+    pools = queue_heads.named([waits], NOW)
     assert pools == (((NOW, named),) if named else ())
     made = world([job(1, reason="Priority"), waits], there)
-    (update,) = [u for u in dispatch.plan(made._replace(live=made.live._replace(pools=pools)), {}).updates if u.job.id == 1]
+    (update,) = [u for u in updates.plan(made._replace(live=made.live._replace(pools=pools)), {}).updates if u.job.id == 1]
     assert update.why == STEER
     assert not set(expand(named)) - set(jobs.nodes_of(update.excludes))
 
@@ -78,8 +79,8 @@ def test_a_job_that_gets_no_nodes_turns_steering_off_for_nobody(changes, named):
 def test_a_job_that_gets_the_next_nodes_still_counts(changes):
     there = nodes(8, n8="DOWN")
     waits = job(9, user="mallory", comment="", **{"priority": 900, **changes})
-    assert heads.queue_head([waits], heads.Room(heads.usable_in(there)))["llm"] == 900
-    assert not [u for u in dispatch.plan(world([job(1, reason="Priority"), waits], there), {}).updates if u.why == STEER]
+    assert queue_heads.queue_head([waits], queue_heads.Room(queue_heads.usable_in(there)))["llm"] == 900
+    assert not [u for u in updates.plan(world([job(1, reason="Priority"), waits], there), {}).updates if u.why == STEER]
 
 
 RESERVED = (
@@ -99,10 +100,12 @@ RESERVED = (
 def test_who_needs_more_nodes_than_are_up_and_not_reserved_does_not_count(usable, minutes, least, counts):
     """Slurm plans it for when they are back; until then others get the free ones."""
     waits = job(9, nodes=least, minutes=minutes)
-    assert bool(heads.queue_head([waits], heads.Room({"llm": usable}, RESERVED, NOW))) is counts
-    assert heads.queue_head([waits], heads.Room({}, RESERVED, NOW)), "where the nodes aren't known the reason alone counts"
+    assert bool(queue_heads.queue_head([waits], queue_heads.Room({"llm": usable}, RESERVED, NOW))) is counts
+    assert queue_heads.queue_head([waits], queue_heads.Room({}, RESERVED, NOW)), (
+        "where the nodes aren't known the reason alone counts"
+    )
 
 
 def test_a_partition_whose_nodes_are_all_down_has_no_room():
-    assert heads.usable_in(nodes(2, "DOWN")) == {"llm": ""}
-    assert heads.usable_in(nodes(3, n2="DOWN")) == {"llm": "n[1,3]"}
+    assert queue_heads.usable_in(nodes(2, "DOWN")) == {"llm": ""}
+    assert queue_heads.usable_in(nodes(3, n2="DOWN")) == {"llm": "n[1,3]"}

@@ -10,7 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import cli, config, directives, manual, reference
+from slurm_hook.cli import group
+from slurm_hook.common import config
+from slurm_hook.decision import directives
+from tests import manual, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,9 +104,9 @@ README = (reference.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_help_lists_every_command_with_a_whole_line_for_it():
-    done = CliRunner().invoke(cli.workhorse, ["--help"], terminal_width=80)
+    done = CliRunner().invoke(group.workhorse, ["--help"], terminal_width=80)
     assert done.exit_code == 0 and "..." not in done.output.partition("\n")[2]
-    for name, text in cli.IN_A_LINE.items():
+    for name, text in group.IN_A_LINE.items():
         assert re.search(rf"^  {name} +{re.escape(text)}$", done.output, re.MULTILINE), name
         assert f"| `workhorse {manual.NAMED.get(name, name)}` | {text} |" in README
 

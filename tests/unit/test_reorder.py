@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import reorder
-from slurm_hook.waiting import Tracked
+from slurm_hook.dispatch import reorder
+from slurm_hook.dispatch.tracking import Tracked
 from tests.unit.jobs_made import job
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import decide, log, logfiles, mark, replay, snapshot
-from slurm_hook.errors import InputError, SnapshotError
-from slurm_hook.request import Request
+from slurm_hook.common.errors import InputError, SnapshotError
+from slurm_hook.decision import decide
+from slurm_hook.explain import replay
+from slurm_hook.published import decision_log, log_reader, mark, snapshot
+from slurm_hook.slurm.request import Request
 from tests.unit.test_decide import NAMES, case, four, node
 
 
@@ -32,8 +34,12 @@ def test_the_same_pool_again(tmp_path, seed, method, request_):
     decision = decide.decide(made)
     (tmp_path / "snapshots").mkdir()
     snapshot.write_json(str(tmp_path / "snapshots"), f"{made.scores.id}.json", snapshot.scores_to_json(made.scores))
-    lines = ["noise", f"Nov 29 18:01:00 host workhorse[1]: {log.line(decision, by='wrapper', method=method)}", 'x {"seed":']
-    fields = logfiles.of_file(lines[1], time.time()).fields
+    lines = [
+        "noise",
+        f"Nov 29 18:01:00 host workhorse[1]: {decision_log.line(decision, by='wrapper', method=method)}",
+        'x {"seed":',
+    ]
+    fields = log_reader.of_file(lines[1], time.time()).fields
     pool, chances = replay.redraw(fields, replay.archived(str(tmp_path), decision.snapshot))
     assert tuple(pool) == decision.pool and abs(sum(chances.values()) - 1) < 1e-9
     (tmp_path / "log").write_text("\n".join(lines))
@@ -82,7 +88,7 @@ def test_whatever_was_drawn_is_drawn_again(
     decision = decide.decide(made)
     if decision.action != "steer":
         return
-    fields = json.loads(log.line(decision, by="wrapper"))
+    fields = json.loads(decision_log.line(decision, by="wrapper"))
     published = snapshot.scores_from_json(json.loads(json.dumps(snapshot.scores_to_json(made.scores))))
     assert tuple(replay.redraw(fields, published)[0]) == decision.pool
 
@@ -99,14 +105,14 @@ def test_a_total_demand_is_told_apart_from_each_nodes(seed, method):
     made = case(asked, nodes=nodes, method=method, scores=scores, seed=seed, settings=settings)
     decision = decide.decide(made)
     assert decision.action == "steer" and decision.total == 1.2e6
-    fields = json.loads(log.line(decision, by="wrapper"))
+    fields = json.loads(decision_log.line(decision, by="wrapper"))
     assert tuple(replay.redraw(fields, made.scores)[0]) == decision.pool
 
 
 def test_log_lines_hold_listed_fields_only_and_no_control_characters():
-    text = log.line(decide.decide(case()), by="wrapper", partition="x\x1b[31m\n", argv="secret", comment="secret")
+    text = decision_log.line(decide.decide(case()), by="wrapper", partition="x\x1b[31m\n", argv="secret", comment="secret")
     assert "secret" not in text and text.isascii() and text.isprintable()
-    assert set(json.loads(text)) <= log.FIELDS and len(text) <= log.MAX_LINE
+    assert set(json.loads(text)) <= decision_log.FIELDS and len(text) <= decision_log.MAX_LINE
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", ".hidden", "a/b", "x y"])
@@ -129,10 +135,12 @@ def test_what_dispatch_did_is_told_in_order(tmp_path, monkeypatch):
     (tmp_path / "snapshots").mkdir()
     snapshot.write_json(str(tmp_path / "snapshots"), f"{made.scores.id}.json", snapshot.scores_to_json(made.scores))
     texts = [
-        log.line(drawn, by="dispatch", job=12, why="steer"), log.line(avoided, by="dispatch", job=12, why="widen"),
-        log.line(avoided, by="dispatch", job=121, why="widen"), log.line(avoided, by="wrapper"),
-        log.event("dispatch", "requeue", 12, excludes="gpu07"), log.event("dispatch", "leave", 12, reason="x\x1b[2J"),
-        log.event("guard", "release", 12), '{"job":12,', '{"job":12,"by":"mallory"}', '{"job":12,"by":"dispatch","why":["a"]}',
+        decision_log.line(drawn, by="dispatch", job=12, why="steer"),
+        decision_log.line(avoided, by="dispatch", job=12, why="widen"),
+        decision_log.line(avoided, by="dispatch", job=121, why="widen"), decision_log.line(avoided, by="wrapper"),
+        decision_log.event("dispatch", "requeue", 12, excludes="gpu07"),
+        decision_log.event("dispatch", "leave", 12, reason="x\x1b[2J"), decision_log.event("guard", "release", 12),
+        '{"job":12,', '{"job":12,"by":"mallory"}', '{"job":12,"by":"dispatch","why":["a"]}',
         '{"job":12,"by":"dispatch","why":"widen","excludes":{"a":1}}', '{"job":12,"by":"dispatch","why":"mallory"}',
     ]  # fmt: skip
     heads = ["2026-11-29T18:00:00+00:00 ctl workhorse[7]: ", "Nov 29 18:01:00 ctl workhorse[7]: "]
@@ -155,7 +163,7 @@ def test_decisions_of_earlier_days_are_found_where_logrotate_put_them(tmp_path, 
     """Each night begins a new file; what was written before the snapshot was made tells nothing of it."""
     found = mark.Mark(mode="avoid", seed=5, snapshot="20261129T203741Z-7da14dc5")
     line = {"by": "wrapper", "match": "name", "seed": 5, "snapshot": found.snapshot, "reason": "lemons"}
-    texts = [json.dumps(line, separators=(",", ":")), log.event("dispatch", "requeue", 12, excludes="gpu07")]
+    texts = [json.dumps(line, separators=(",", ":")), decision_log.event("dispatch", "requeue", 12, excludes="gpu07")]
     packed, made = tmp_path / "log.2.gz", replay.made_at(found.snapshot)
     packed.write_bytes(gzip.compress("".join(f"Nov 29 18:01:00 ctl workhorse[7]: {text}\n" for text in texts).encode()))
     os.utime(packed, (made + age, made + age))
@@ -188,7 +196,7 @@ ODD = st.recursive(
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.sampled_from(sorted(log.FIELDS)), ODD, max_size=8), st.text(max_size=30))
+@given(st.dictionaries(st.sampled_from(sorted(decision_log.FIELDS)), ODD, max_size=8), st.text(max_size=30))
 def test_no_line_that_anybody_writes_ends_explain(tmp_path_factory, odd, tail):
     """Fields of any kind and any value, in lines about this very job."""
     made = case(four(), seed=5)
@@ -227,7 +235,7 @@ def test_a_crafted_line_is_no_work(fields):
     ('{"free":{"1":2}}', True), ('{"by":"' + "w" * 9000 + '"}', True), ("7", True), ("", True),
 ])  # fmt: skip
 def test_fields_are_of_the_kind_that_ours_are_of(text, none):
-    assert (logfiles.parse(text) is None) is none
+    assert (log_reader.parse(text) is None) is none
 
 
 SERVICE = (0, 990)
@@ -240,9 +248,9 @@ SERVICE = (0, 990)
 ])  # fmt: skip
 def test_whose_lines_count(by, uid, believed):
     """The journal knows who wrote a line: a submission's counts of the job's owner, the others of root and the service user."""
-    entry = logfiles.Entry({"by": by, "uid": 1000}, 0.0, uid)
-    assert logfiles.believed(entry, 1000, SERVICE) is believed
-    assert logfiles.believed(entry, None, SERVICE) is believed
+    entry = log_reader.Entry({"by": by, "uid": 1000}, 0.0, uid)
+    assert log_reader.believed(entry, 1000, SERVICE) is believed
+    assert log_reader.believed(entry, None, SERVICE) is believed
 
 
 def test_the_journal_is_believed_by_who_wrote(tmp_path, monkeypatch):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from accounting import report, report_html
-from accounting.columns import WRONG
-from accounting.history import load_history
-from accounting.outliers import Outlier
-from accounting.store import connect
-from accounting.story import MOST_POINTS, Group, Story, _thinned
+from accounting.history.columns import WRONG
+from accounting.history.columns_reader import load_history
+from accounting.history.store import connect
+from accounting.reports import contents, report_html
+from accounting.reports.story import MOST_POINTS, Group, Story, _thinned
+from accounting.scoring.outliers import Outlier
 from slurm_hook.cli import workhorse
-from slurm_hook.config import Settings
+from slurm_hook.common.config import Settings
 from tests import history_made
 
 BAD = {3, 17}
@@ -53,7 +53,7 @@ def found(made):
     names = history_made.HOSTILE
     what = {"by": "wrapper", "action": "avoid", "nodes": "<b>", "fallback": "waiting"}
     lines = [{"time": END - i * 3600, "reason": names[i % len(names)], **what} for i in range(60)]
-    return report.gather(made[2], "alpha", Settings(), as_of=END, decisions=lines)
+    return contents.gather(made[2], "alpha", Settings(), as_of=END, decisions=lines)
 
 
 def test_figures_add_up(made, found):
@@ -87,9 +87,9 @@ def test_planted_nodes_are_the_worst_and_are_blamed(found):
 
 def test_a_node_that_only_stands_out_is_told_without_a_command(made, monkeypatch):
     one = Outlier("n0004", 9, 1.0, 3, 1e-9, (5, 4))
-    monkeypatch.setattr(report, "outliers", lambda *_: [one])
-    monkeypatch.setattr(report.lemons, "describe", lambda *_: [])
-    again = report.gather(made[2], "alpha", Settings(), as_of=END, decisions=[])
+    monkeypatch.setattr(contents, "outliers", lambda *_: [one])
+    monkeypatch.setattr(contents.lemons, "describe", lambda *_: [])
+    again = contents.gather(made[2], "alpha", Settings(), as_of=END, decisions=[])
     assert [(w.words, w.command) for w in again.worst if w.words] == [(one.words, "")]
     html = report_html.render(again)
     assert "9 jobs of 3 users failed on it after over 2 h" in html and "<p><code>" not in html
@@ -97,7 +97,7 @@ def test_a_node_that_only_stands_out_is_told_without_a_command(made, monkeypatch
 
 def a_cell(name, relative, **more):
     usual = {"low": None, "high": None, "hazard": None, "tasks": 9, "lemon": False, "suspect": False, "note": ""}
-    return report.Cell(**{"name": name, "relative": relative, **usual, **more})
+    return contents.Cell(**{"name": name, "relative": relative, **usual, **more})
 
 
 def test_worst_nodes_in_an_order_that_ties_do_not_change():
@@ -109,11 +109,11 @@ def test_worst_nodes_in_an_order_that_ties_do_not_change():
     ]  # fmt: skip
     for seed in range(5):
         mixed = [ordered[i] for i in np.random.default_rng(seed).permutation(len(ordered))]
-        assert [c.name for c, _ in sorted(mixed, key=lambda pair: report._badness(*pair))] == [c.name for c, _ in ordered]
+        assert [c.name for c, _ in sorted(mixed, key=lambda pair: contents._badness(*pair))] == [c.name for c, _ in ordered]
 
 
 def test_nodes_that_do_not_stand_out_are_not_called_worst(found):
-    assert all(w.cell.lemon or w.cell.suspect or w.cell.relative < report.ALIKE for w in found.worst)
+    assert all(w.cell.lemon or w.cell.suspect or w.cell.relative < contents.ALIKE for w in found.worst)
 
 
 def test_shares_of_blame_of_one_failure_are_at_most_one(found):
@@ -191,8 +191,8 @@ def test_command(made, tmp_path):
 
 def test_five_thousand_nodes_stay_small(found):
     cell = found.blocks[0].cells[0]
-    many = [report.Block(f"leaf{i}", tuple(cell for _ in range(36))) for i in range(139)]
-    text = report_html.render(report.Report(**{**found.__dict__, "blocks": tuple(many)}))
+    many = [contents.Block(f"leaf{i}", tuple(cell for _ in range(36))) for i in range(139)]
+    text = report_html.render(contents.Report(**{**found.__dict__, "blocks": tuple(many)}))
     assert len(text) < 3_000_000
     drawn = report_html.heat_map(many)
     assert sum(len(block.cells) for block in drawn) == 139 * 36
@@ -218,4 +218,4 @@ def test_timelines_stay_in_their_frame_and_are_thinned():
 
 @pytest.mark.parametrize("ordered", [["n1", "n2", "n10"], ["a", "a2b9", "a2b10", "b1"], ["1", "x", "٣"]])
 def test_names_in_human_order(ordered):
-    assert sorted(ordered[::-1], key=report.hostlist_key) == ordered
+    assert sorted(ordered[::-1], key=contents.hostlist_key) == ordered

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook import batch, options, request
-from slurm_hook.errors import RequestError
+from slurm_hook.common.errors import RequestError
+from slurm_hook.slurm import request, sbatch_options
+from slurm_hook.submit import batch_script
 
 
 def block(*pairs: str) -> str:
@@ -158,7 +159,7 @@ def test_recorded_print_outs_of_three_versions():
     ],
 )
 def test_where_the_script_stands(argv, script, insert, sets):
-    found = options.read(argv)
+    found = sbatch_options.read(argv)
     assert (found.script, found.insert, set(found.sets), found.known) == (script, insert, sets, True)
 
 
@@ -170,14 +171,14 @@ def test_where_the_script_stands(argv, script, insert, sets):
     ],
 )  # fmt: skip
 def test_words_that_say_quiet(argv, quiet):
-    assert options.read(argv).quiet == quiet
+    assert sbatch_options.read(argv).quiet == quiet
 
 
 def test_components_and_unknown_options():
-    assert options.read(["-N1", ":", "-N2", "--wrap=x"]).components == 2
-    assert not options.read(["--node=2", "job.sh"]).known
-    assert not options.read(["--environment", "x", "job.sh"]).known
-    assert options.read(["job.sh", ":"]).components == 1
+    assert sbatch_options.read(["-N1", ":", "-N2", "--wrap=x"]).components == 2
+    assert not sbatch_options.read(["--node=2", "job.sh"]).known
+    assert not sbatch_options.read(["--environment", "x", "job.sh"]).known
+    assert sbatch_options.read(["job.sh", ":"]).components == 1
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_components_and_unknown_options():
     ],
 )
 def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
-    assert options.without_quiet(argv, options.read(argv)) == left
+    assert sbatch_options.without_quiet(argv, sbatch_options.read(argv)) == left
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_quiet_is_left_out_where_sbatch_is_asked_for_its_options(argv, left):
 )  # fmt: skip
 def test_components_of_a_script(line, count):
     """As sbatch counts them: a component that is missed would share the pool of the first."""
-    assert batch.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
+    assert batch_script.components(f"#!/bin/sh\n#SBATCH -N2\n{line}\n#SBATCH -N1\ntrue\n".encode()) == count
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_components_of_a_script(line, count):
 )  # fmt: skip
 def test_directives_that_only_say_quiet(lines, left):
     script = f"#!/bin/sh\n{lines}true\n"
-    assert options.aloud(script.encode()).decode() == f"#!/bin/sh\n{left}true\n"
+    assert sbatch_options.aloud(script.encode()).decode() == f"#!/bin/sh\n{left}true\n"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_directives_that_only_say_quiet(lines, left):
     ],
 )  # fmt: skip
 def test_values_that_may_name_a_file_that_sbatch_reads(words, files):
-    assert options.files(words) == files
+    assert sbatch_options.files(words) == files
 
 
 @pytest.mark.parametrize(
@@ -251,4 +252,4 @@ def test_values_that_may_name_a_file_that_sbatch_reads(words, files):
 )  # fmt: skip
 def test_words_of_directives(line, words):
     """As sbatch 22.05 to 26.05 part them."""
-    assert options.directives(f"#!/bin/sh\n{line}\n".encode()) == words
+    assert sbatch_options.directives(f"#!/bin/sh\n{line}\n".encode()) == words

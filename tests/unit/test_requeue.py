@@ -2,10 +2,11 @@
 
 import pytest
 
-from slurm_hook import mark, requeue, waiting
-from slurm_hook.config import Settings
-from slurm_hook.requeue import Fault
-from slurm_hook.waiting import Tracked
+from slurm_hook.common.config import Settings
+from slurm_hook.dispatch import requeue, tracking
+from slurm_hook.dispatch.requeue import Fault
+from slurm_hook.dispatch.tracking import Tracked
+from slurm_hook.published import mark
 from tests.unit.jobs_made import NOW, job, nodes, world
 
 DOWN = {"n2": Fault("Not responding", NOW - 90)}
@@ -127,7 +128,7 @@ def test_a_stage_confined_to_the_pool_that_failed_may_go_elsewhere():
     assert (item.culprits, item.excludes, item.kept) == ("n2", "n[2,8]", "")
     then = requeue.after(item)
     assert (then.user, then.ours, then.culprits) == ("n8", "n2", "n2")
-    again = waiting.adopt(pool._replace(state="PENDING", excludes="n2,n8"), then)
+    again = tracking.adopt(pool._replace(state="PENDING", excludes="n2,n8"), then)
     assert (again.ours, again.hands_off) == ("n2", False)
 
 

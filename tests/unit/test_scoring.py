@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from accounting.capability import Options
-from accounting.columns import Attempts, History, Nodes, Tasks, empty_events
-from accounting.scoring import score_history
-from slurm_hook.config import Settings
+from accounting.history.columns import Attempts, History, Nodes, Tasks, empty_events
+from accounting.scoring.published_method import Options
+from accounting.scoring.score import score_history
+from slurm_hook.common.config import Settings
 
 H = 3600.0
 T0 = 1_760_000_000.0
@@ -56,7 +56,7 @@ def test_empty_history():
 
 
 def test_attributed_rows_agree_with_the_attribution():
-    from accounting.attribution import attribute
+    from accounting.scoring.attributed_method import attribute
     from tests.unit.histories import history, random_rows
 
     h = history(random_rows(7, n_jobs=120), n_nodes=7)
@@ -84,8 +84,8 @@ def test_a_carried_threshold_is_used_unless_one_is_set():
 
 
 def test_the_threshold_is_carried_for_thirty_days(tmp_path):
-    from accounting import carried
-    from accounting.store import connect
+    from accounting.history.store import connect
+    from accounting.scoring import carried
 
     db = connect(str(tmp_path / "h.db"))
     db.execute("INSERT INTO clusters (name) VALUES ('c')")

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import carried, events, maintenance, nodes, refresh, settled
-from accounting.history import load_history, window_of
-from accounting.schema import BLOCK_BITS
-from slurm_hook.config import Settings
-from slurm_hook.errors import StoreError
+from accounting.history import maintenance, settled
+from accounting.history.columns_reader import load_history, window_of
+from accounting.history.schema import BLOCK_BITS
+from accounting.publishing import refresh
+from accounting.scoring import carried
+from accounting.sources import events, node_inventory
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import StoreError
 from tests.accounting_rows import put, row, stores
 
 DAY = 86_400
@@ -78,7 +81,9 @@ def disturb(draw, made, now, number):
         end = draw(st.sampled_from([None, start + DAY]))
         events.save(store, [events.Event(f"n{draw(st.integers(1, 6))}", kind, start, end, "", reason, reason, "", "mark")])
     elif what == "spec":
-        nodes.save(store, [nodes.NodeSpec(f"n{draw(st.integers(1, 6))}", draw(st.sampled_from([32_000, 64_000])))], now, "file")
+        node_inventory.save(
+            store, [node_inventory.NodeSpec(f"n{draw(st.integers(1, 6))}", draw(st.sampled_from([32_000, 64_000])))], now, "file"
+        )
     elif what == "prune":
         maintenance.prune(store.db, store.path, now - 20 * DAY)
 
@@ -88,7 +93,7 @@ def disturb(draw, made, now, number):
 def test_nights_give_the_same_as_reading_everything_anew(tmp_path_factory, data):
     made = stores(tmp_path_factory.mktemp("db") / "h.db")
     store, now, number = made["c"], BEGIN, 1
-    nodes.save(store, [nodes.NodeSpec(f"n{i}", 32_000) for i in range(1, 7)], BEGIN - 40 * DAY, "file")
+    node_inventory.save(store, [node_inventory.NodeSpec(f"n{i}", 32_000) for i in range(1, 7)], BEGIN - 40 * DAY, "file")
     made["far"]
     for _ in range(data.draw(st.integers(2, 4))):
         count = data.draw(st.integers(1, 12))
@@ -198,7 +203,7 @@ def test_a_night_gives_the_same_scores_with_and_without_what_was_left(tmp_path):
     made = stores(tmp_path / "h.db")
     store = made["c"]
     made["far"]
-    nodes.save(store, [nodes.NodeSpec(f"n{i}", 8000) for i in (1, 2)], BEGIN, "file")
+    node_inventory.save(store, [node_inventory.NodeSpec(f"n{i}", 8000) for i in (1, 2)], BEGIN, "file")
     chosen = Settings({"publish.path": str(tmp_path), "scoring.heavy_threshold": 0.5})
     for day in range(60):
         at = BEGIN + day * DAY

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from accounting.columns import RIGHT, SURVIVED, WRONG
+from accounting.history.columns import RIGHT, SURVIVED, WRONG
 from tests.bench.cluster import Cluster
 from tests.bench.policies import POLICIES, Default, LeastUsed, Random, RoundRobin, capped_roulette, roulette
 from tests.bench.report import auc, recall_at, show_short

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import snapshot
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import (
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.published import snapshot
+from slurm_hook.published.snapshot import (
     LIVE_NAME,
     SCORES_NAME,
     Live,
@@ -130,9 +130,9 @@ def test_files_of_strangers_are_refused(folder, target):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
     """`workhorse disable` or a collect run once by root must not lock the service user out."""
-    from accounting.collect import one_at_a_time
-    from accounting.store import connect
-    from slurm_hook.passes import lock
+    from accounting.history.collect import one_at_a_time
+    from accounting.history.store import connect
+    from slurm_hook.dispatch.passes import lock
 
     os.chown(tmp_path, 12345, 12346)
     snapshot.write_json(str(tmp_path), "scores.json", {})

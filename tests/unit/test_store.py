@@ -18,9 +18,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import bulk, collect, maintenance, records, schema, store
+from accounting.history import bulk_writer, collect, maintenance, schema, store
+from accounting.sources import records
 from slurm_hook.cli import workhorse
-from slurm_hook.errors import BusyError, StoreError
+from slurm_hook.common.errors import BusyError, StoreError
 from tests.accounting_rows import put, row, stores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,7 +217,7 @@ def test_dump_without_raw_ids_keeps_tasks_apart(made):
 def test_dst_hour_is_read_by_the_run_time(made):
     from zoneinfo import ZoneInfo
 
-    from accounting.convert import Times
+    from accounting.sources.converters import Times
 
     fields = {
         "Start": "2026-10-25T02:30:00",
@@ -345,11 +346,13 @@ def test_full_disk_leaves_the_database_as_before(made):
 
 def test_error_in_the_middle_gives_no_stale_ids(made, monkeypatch):
     """Ids of names made in a transaction that is rolled back must not be used afterwards."""
-    real = bulk.Writer._insert
-    monkeypatch.setattr(bulk.Writer, "_insert", lambda *a: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")))
+    real = bulk_writer.Writer._insert
+    monkeypatch.setattr(
+        bulk_writer.Writer, "_insert", lambda *a: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error"))
+    )
     with pytest.raises(StoreError, match="disk I/O error"):
         put(made, row(1, User="zoe", JobName="zz", NodeList="z1"))
-    monkeypatch.setattr(bulk.Writer, "_insert", real)
+    monkeypatch.setattr(bulk_writer.Writer, "_insert", real)
     put(made, row(2, User="yan", JobName="yy", NodeList="y1"), row(3, User="zoe", JobName="zz", NodeList="z1"))
     assert all_of(made, "SELECT user, job_name, node_list FROM job_history ORDER BY job") == [
         ("yan", "yy", "y1"),
@@ -372,14 +375,14 @@ def test_killed_at_any_moment(tmp_path):
     for chunks in (1, 3):
         child = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while child.poll() is None and time.monotonic() < deadline and count(path) < chunks * bulk.CHUNK:
+        while child.poll() is None and time.monotonic() < deadline and count(path) < chunks * bulk_writer.CHUNK:
             time.sleep(0.002)
         child.send_signal(signal.SIGKILL)
         child.wait()
         conn = store.connect(path).conn
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % bulk.CHUNK in (0, 12_000 % bulk.CHUNK)
+        assert conn.execute("SELECT count(*) FROM attempts").fetchone()[0] % bulk_writer.CHUNK in (0, 12_000 % bulk_writer.CHUNK)
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     assert "12,000 attempts read" in done.stdout
     assert count(path) == 12_000
@@ -400,8 +403,8 @@ def count(path):
 
 def test_reading_while_another_thread_writes(made, tmp_path):
     """A scorer sees one state, however a collector goes on."""
-    from accounting.history import load_history
-    from slurm_hook.config import Settings
+    from accounting.history.columns_reader import load_history
+    from slurm_hook.common.config import Settings
 
     put(made, row(1))
     stop = threading.Event()

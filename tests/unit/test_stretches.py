@@ -5,13 +5,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import stretches
-from accounting.attribution import attribute
-from accounting.capability import Options
-from accounting.columns import DRAIN, MARKED_IGNORE, REASON_HARDWARE, REASON_UNKNOWN, REPAIRED, RIGHT, SILENT, SURVIVED, WRONG
-from accounting.scoring import score_history
-from accounting.truncate import until
-from slurm_hook.config import Settings
+from accounting.history.columns import (
+    DRAIN,
+    MARKED_IGNORE,
+    REASON_HARDWARE,
+    REASON_UNKNOWN,
+    REPAIRED,
+    RIGHT,
+    SILENT,
+    SURVIVED,
+    WRONG,
+)
+from accounting.history.truncate import until
+from accounting.scoring import stretches
+from accounting.scoring.attributed_method import attribute
+from accounting.scoring.published_method import Options
+from accounting.scoring.score import score_history
+from slurm_hook.common.config import Settings
 from tests.unit.histories import T0, H, history
 
 DAY = 24.0
@@ -147,7 +157,7 @@ def test_a_node_without_a_calm_moment_is_never_settled():
 
 def test_slopes_of_thinned_groups_are_kept_only_with_the_same_bound(monkeypatch):
     """When more pairs than before make the bound lower, what was found with the higher one is of no use."""
-    from accounting import theilsen
+    from accounting.scoring import theilsen
 
     rows = [
         {"nodes": [n], "start": d * DAY + h / 2, "end": d * DAY + h / 2 + 0.4, "demand": 95.0 if h < 44 else 5.0}

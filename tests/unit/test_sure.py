@@ -4,9 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_hook import decide, directives, feasible, mark, sure
-from slurm_hook.cluster import Node
-from slurm_hook.request import Request
+from slurm_hook.decision import decide, directives, feasibility, safe_excludes
+from slurm_hook.published import mark
+from slurm_hook.slurm.cluster import Node
+from slurm_hook.slurm.request import Request
 from tests.unit.test_decide import PARTITIONS, case
 
 KINDS = st.tuples(
@@ -77,9 +78,9 @@ def test_what_is_taken_without_ours_is_taken_with_them(kinds, places, asked, cho
     there = nodes_of([kinds[place % len(kinds)] for place in places]).values()
     nodes = [node for node in there if {*asked.partition.split(",")}.intersection(node.partitions)]
     ours = {n.name for i, n in enumerate(nodes) if chosen >> i & 1}
-    need = feasible.need_per_node(asked, max(1, asked.nodes_min)) if trusted else None
-    found = sure.kinds_of(nodes, asked, asked.partition.split(","), need)
-    left = sure.sure(nodes, found, ours, sure.most_nodes(asked, found))
+    need = feasibility.need_per_node(asked, max(1, asked.nodes_min)) if trusted else None
+    found = safe_excludes.kinds_of(nodes, asked, asked.partition.split(","), need)
+    left = safe_excludes.sure(nodes, found, ours, safe_excludes.most_nodes(asked, found))
     assert left <= ours
     assert not takes(nodes, asked) or takes([n for n in nodes if n.name not in left], asked)
 
@@ -100,16 +101,16 @@ OTHER = (16, 2000.0, (4, "b"), (), ("llm",))
 def test_a_kind_that_loses_nodes_keeps_enough_or_is_stood_for(kinds, ours, count, left):
     nodes = list(nodes_of(kinds).values())
     names = {f"n{i}" for i in ours.split()}
-    found = sure.kinds_of(nodes, Request(count, count, gpu_type="a" if OTHER in kinds else ""), ["llm"])
-    assert sure.sure(nodes, found, names, count) == {f"n{i}" for i in left.split()}
+    found = safe_excludes.kinds_of(nodes, Request(count, count, gpu_type="a" if OTHER in kinds else ""), ["llm"])
+    assert safe_excludes.sure(nodes, found, names, count) == {f"n{i}" for i in left.split()}
     alike = found if LARGE in kinds else []
     if alike and ours == "0 1":
-        assert not sure.sure(nodes, found, names, count, exact=True)
+        assert not safe_excludes.sure(nodes, found, names, count, exact=True)
 
 
 def test_nodes_that_are_down_stand_for_none():
     nodes = [n._replace(state="DOWN") if n.name == "n1" else n for n in nodes_of([SMALL] * 3).values()]
-    assert not sure.sure(nodes, sure.kinds_of(nodes, Request(2, 2), ["llm"]), {"n0"}, 2)
+    assert not safe_excludes.sure(nodes, safe_excludes.kinds_of(nodes, Request(2, 2), ["llm"]), {"n0"}, 2)
 
 
 def mixed(large: int = 8) -> dict[str, Node]:

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from accounting import events
-from accounting.history import load_history
-from accounting.publish import identified, publish
-from accounting.renew import renew
-from accounting.scoring import score_history
-from slurm_hook.config import Settings
-from slurm_hook.errors import SnapshotError
-from slurm_hook.snapshot import WHILE_MARKED, NodeScore, Scores, read_scores
+from accounting.history.columns_reader import load_history
+from accounting.publishing.publish import identified, publish
+from accounting.publishing.renew import renew
+from accounting.scoring.score import score_history
+from accounting.sources import events
+from slurm_hook.common.config import Settings
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.published.snapshot import WHILE_MARKED, NodeScore, Scores, read_scores
 from tests.accounting_rows import put, row, stores
 
 NOW = 1_800_000_000

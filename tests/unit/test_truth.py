@@ -6,8 +6,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import collect, convert, dump, store
-from slurm_hook import hostlist
+from accounting.history import collect, store
+from accounting.sources import converters, dump
+from slurm_hook.common import hostlist
 from tests.accounting_rows import stores
 from tests.conftest import SEARCH
 
@@ -147,7 +148,7 @@ def test_what_goes_in_comes_out(tmp_path_factory, case):
     for again in (False, True):
         with dump.open_dump(str(path)) as file:
             read = dump.Dump(file, delimiter)
-            utc = convert.Times(timezone.utc)
+            utc = converters.Times(timezone.utc)
             counts = collect.store_rows(made, read.header, read.rows(rejects.append), source="d", times=utc)
         if not again:
             new = counts.new

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook import hostlist, mark, waiting
-from slurm_hook.errors import SnapshotError
-from slurm_hook.mark import Mark
-from slurm_hook.waiting import State, Tracked
+from slurm_hook.common import hostlist
+from slurm_hook.common.errors import SnapshotError
+from slurm_hook.dispatch import tracking
+from slurm_hook.dispatch.tracking import State, Tracked
+from slurm_hook.published import mark
+from slurm_hook.published.mark import Mark
 from tests.unit.jobs_made import NOW, job
 
 
@@ -29,7 +31,7 @@ def marked(**fields):
     ],
 )  # fmt: skip
 def test_which_jobs_dispatch_may_touch(changes, ours):
-    assert waiting.concerns(job(**changes)) is ours
+    assert tracking.concerns(job(**changes)) is ours
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_which_jobs_dispatch_may_touch(changes, ours):
     ],
 )
 def test_first_sight(comment, excludes, user, ours, confined, hands_off):
-    got = waiting.adopt(job(comment=comment, excludes=excludes), None)
+    got = tracking.adopt(job(comment=comment, excludes=excludes), None)
     assert (got.user, got.ours, got.confined, got.hands_off) == (user, ours, confined, hands_off)
 
 
@@ -66,11 +68,11 @@ def test_first_sight(comment, excludes, user, ours, confined, hands_off):
 )  # fmt: skip
 def test_known_jobs(before, excludes, user, ours, hands_off):
     known = Tracked(user="n1", ours="n7", before=before, culprits="n3")
-    got = waiting.adopt(job(excludes=excludes), known)
+    got = tracking.adopt(job(excludes=excludes), known)
     assert (got.user, got.ours, got.hands_off, got.culprits) == (user, ours, hands_off, "n3")
     assert hands_off or got.before == got.ours, "seen once, any other value is the user's word"
     if hands_off:  # for good: what the user sets later is the user's too
-        again = waiting.adopt(job(excludes="n5"), got)
+        again = tracking.adopt(job(excludes="n5"), got)
         assert (again.user, again.ours, again.hands_off) == ("n5", "", True)
 
 
@@ -81,7 +83,7 @@ NAMES = st.sets(st.sampled_from([f"n{i}" for i in range(1, 9)]))
 def test_ours_and_the_users_add_up(user, ours):
     """What a wrapper of ours did is taken apart again, whatever it excluded."""
     given_job = job(comment=marked(mode="steer", excludes=hostlist.fold(user)), excludes=hostlist.fold(user | ours))
-    got = waiting.adopt(given_job, None)
+    got = tracking.adopt(given_job, None)
     assert not got.hands_off
     assert set(hostlist.expand(got.user)) == user
     assert set(hostlist.expand(got.ours)) == ours - user
@@ -89,10 +91,10 @@ def test_ours_and_the_users_add_up(user, ours):
 
 def test_state_survives_and_is_private(tmp_path):
     path = tmp_path / "dispatch.json"
-    assert waiting.read_state(str(path)) == State()
+    assert tracking.read_state(str(path)) == State()
     state = State(tracked={7: Tracked(user="n1", confined=5.0)}, invested={"a/b": {"7@1": 2.0}}, seen={"a/b": NOW}, last_full=3.0)
-    waiting.write_state(str(path), state)
-    assert waiting.read_state(str(path)) == state
+    tracking.write_state(str(path), state)
+    assert tracking.read_state(str(path)) == state
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -103,9 +105,9 @@ def test_a_damaged_state_is_told_and_set_aside(tmp_path, content):
     path = tmp_path / "dispatch.json"
     path.write_text(content)
     with pytest.raises(SnapshotError, match="starts a new one"):
-        waiting.read_state(str(path))
-    waiting.discard(str(path))
-    assert waiting.read_state(str(path)) == State()
+        tracking.read_state(str(path))
+    tracking.discard(str(path))
+    assert tracking.read_state(str(path)) == State()
     assert (tmp_path / "dispatch.json.damaged").read_text() == content
 
 
@@ -115,7 +117,7 @@ def test_pipelines_by_mark_and_by_dependency():
         job(3, comment="own", dependency="afterany:2(unfulfilled)"), job(5, comment="", user="bob", dependency="afterok:1"),
         job(8, comment="", dependency="afterok:9(unfulfilled)"), job(9, comment=""), job(12, comment=marked(pipeline="llama")),
     ]  # fmt: skip
-    assert waiting.groups(found, {}) == {
+    assert tracking.groups(found, {}) == {
         1: "alice/llama", 2: "alice/llama", 3: "alice/llama", 5: "bob#5", 8: "alice#8", 9: "alice#8", 12: "alice/llama",
     }  # fmt: skip
 
@@ -136,20 +138,20 @@ RUN = "my_1c2d3e4f-0a1b-4c2d-8e3f-0123456789ab"
     ],
 )
 def test_names_that_a_program_made_up_for_one_run(name, made_up):
-    assert waiting.is_run(name) is made_up
+    assert tracking.is_run(name) is made_up
 
 
 def test_what_is_published_of_chains_are_numbers_alone():
-    assert waiting.numbers({7: "alice#3", 8: "alice/secret", 9: "o#dd#4"}) == {"7": 3, "9": 4}
+    assert tracking.numbers({7: "alice#3", 8: "alice/secret", 9: "o#dd#4"}) == {"7": 3, "9": 4}
 
 
 def chain_seen(passes):
     """Names and invested hours after these passes, each a list of jobs."""
     state, now = State(), NOW
     for found in passes:
-        group = waiting.groups(found, state.chains)
-        invested, seen = waiting.invest(state, found, group, now)
-        state = State(invested=invested, seen=seen, chains=waiting.remember(found, group))
+        group = tracking.groups(found, state.chains)
+        invested, seen = tracking.invest(state, found, group, now)
+        state = State(invested=invested, seen=seen, chains=tracking.remember(found, group))
         now += 60
     return group, {name: sum(parts.values()) for name, parts in state.invested.items()}
 
@@ -201,12 +203,12 @@ def test_chains_stay_together_when_slurm_forgets(passes, names, invested):
 
 def test_chains_survive_in_the_state_file(tmp_path):
     path = str(tmp_path / "dispatch.json")
-    waiting.write_state(path, State(chains={7: "alice#3"}))
-    assert waiting.read_state(path).chains == {7: "alice#3"}
+    tracking.write_state(path, State(chains={7: "alice#3"}))
+    assert tracking.read_state(path).chains == {7: "alice#3"}
     data = json.loads((tmp_path / "dispatch.json").read_text())
     del data["chains"]  # as a version before wrote it
     (tmp_path / "dispatch.json").write_text(json.dumps(data))
-    assert waiting.read_state(path).chains == {}
+    assert tracking.read_state(path).chains == {}
 
 
 def test_invested_time_adds_up_over_attempts_and_is_forgotten_in_the_end():
@@ -214,15 +216,15 @@ def test_invested_time_adds_up_over_attempts_and_is_forgotten_in_the_end():
     state = State()
     for start, now in ((NOW - 100, NOW), (NOW - 100, NOW + 50), (NOW + 60, NOW + 90)):  # requeued in between
         found = [runs._replace(start=start)]
-        invested, seen = waiting.invest(state, found, waiting.groups(found, {}), now)
+        invested, seen = tracking.invest(state, found, tracking.groups(found, {}), now)
         state = State(invested=invested, seen=seen)
     assert sum(state.invested["alice/x"].values()) == 150 + 30
-    assert waiting.invest(state, [], {}, NOW + 3 * 86400) == ({}, {})
+    assert tracking.invest(state, [], {}, NOW + 3 * 86400) == ({}, {})
 
 
 def test_live_json_names_no_more_chained_jobs_of_a_user_than_so_many():
     """Each steered submission reads it."""
     chains = {job: "mallory#1" for job in range(1, 20_001)} | {50_001: "alice#50000", 50_002: "alice/llama"}
-    told = waiting.numbers(chains)
+    told = tracking.numbers(chains)
     assert told["50001"] == 50_000 and "50002" not in told
-    assert sorted(map(int, told))[:-1] == list(range(20_001 - waiting.MAX_CHAINED, 20_001))
+    assert sorted(map(int, told))[:-1] == list(range(20_001 - tracking.MAX_CHAINED, 20_001))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hook.wheel import BLOCK, Wheel, numbers
+from slurm_hook.decision.wheel import BLOCK, Wheel, numbers
 
 
 def plain(weights, ratio_cap, points):

@@ -1,6 +1,6 @@
 """What is written from the code: etc/workhorse.toml, the settings table, the command reference and the man page.
 
-`python -m slurm_hook.reference` writes them, `--check` (and a test) tells which of them the code has left behind.
+`python -m tests.reference` writes them, `--check` (and a test) tells which of them the code has left behind.
 README.md and etc/doc take part with what stands between `<!-- settings -->` and `<!-- /settings -->`; likewise the other
 names of `parts`.
 """
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import directives
-from .config import SETTINGS, Setting
-from .errors import EXIT_CODES
+from slurm_hook.common.config import SETTINGS, Setting
+from slurm_hook.common.errors import EXIT_CODES
+from slurm_hook.decision import directives
 
 ROOT = Path(__file__).resolve().parent.parent
 # those that most sites look at; README lists them
@@ -109,7 +109,7 @@ def exit_codes_table() -> str:
 
 def parts() -> dict[str, str]:
     """README's generated parts by the name of their markers."""
-    from . import manual  # noqa: PLC0415
+    from tests import manual
 
     return {
         "settings": settings_table(),
@@ -134,7 +134,7 @@ def fill_markers(text: str) -> str:
 
 def documents(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file with the text that the code asks for now."""
-    from . import manual  # noqa: PLC0415 - it imports every command
+    from tests import manual
 
     found = {root / "etc/workhorse.toml": settings_toml(), root / "etc/man/workhorse.1": manual.man_page()}
     for path in (root / "README.md", *sorted((root / "etc/doc").glob("*.md"))):
@@ -153,7 +153,7 @@ def main(argv: list[str]) -> int:
     behind = stale()
     for path in behind:
         if "--check" in argv:
-            print(f"{path.relative_to(ROOT)}: left behind by the code; run python -m slurm_hook.reference", file=sys.stderr)
+            print(f"{path.relative_to(ROOT)}: left behind by the code; run python -m tests.reference", file=sys.stderr)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(documents()[path], encoding="utf-8")

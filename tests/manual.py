@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from . import __version__, config
-from .cli import COMMANDS, GROUPS, workhorse
-from .errors import EXIT_CODES
+from slurm_hook import __version__
+from slurm_hook.cli.group import COMMANDS, GROUPS, workhorse
+from slurm_hook.common import config
+from slurm_hook.common.errors import EXIT_CODES
 
 PAGE_DATE = "2026"
 FILES = (

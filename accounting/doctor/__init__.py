@@ -1,0 +1,4 @@
+"""Everything that can be wrong on a site, with the mend.
+
+Takes a host, gives answers by check. Read first: checks.
+"""

@@ -1,0 +1,5 @@
+"""`python -m slurm_hook.cli`."""
+
+from . import main
+
+main()
