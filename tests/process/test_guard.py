@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DISPATCHER = """
 import fcntl, os, sys, time
 sys.path.insert(0, sys.argv[1])
-from slurm_hook import guard
+from slurm_hook.dispatch import guard
 from slurm_hook.common.errors import BusyError, SlurmError
 folder, how = sys.argv[2], sys.argv[3]
 guard.ROUNDS, guard.ANSWER, guard.PAUSE = (0.0, 0.05, 0.05), 0.3, 0.1
@@ -198,7 +198,8 @@ def test_each_command_that_ends_is_a_sign_of_life():
 WATCH = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from slurm_hook import config, watching
+from slurm_hook.common import config
+from slurm_hook.dispatch import daemon as watching
 watching.SILENCE = 1.0
 watching._watched_pass = lambda *_: print("pass", flush=True)
 watching._end = lambda _: print("end")

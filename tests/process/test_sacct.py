@@ -223,10 +223,10 @@ def test_late_end_is_found_by_number(tmp_path):
     made = stores(tmp_path / "h.db")
     put(made, row(1, State="RUNNING", End="Unknown"), row(2))
     accounting = Accounting(made, [row(1, State="FAILED", End="2000")])
-    collect.update(made["c"], accounting.history.source(), 500_000, 600_000, hours=24)
+    collect.update(made["c"], accounting.source(), 500_000, 600_000, hours=24)
     assert accounting.jobs == [([1], 899, 600_000)]
     assert made["c"].open_jobs(10**9) == []
-    collect.update(made["c"], accounting.history.source(), 500_000, 600_000, hours=24)
+    collect.update(made["c"], accounting.source(), 500_000, 600_000, hours=24)
     assert len(accounting.jobs) == 1
 
 
@@ -239,12 +239,12 @@ def test_many_open_jobs_are_asked_in_lists(tmp_path):
 def test_mark_follows_only_what_joins(tmp_path):
     store = stores(tmp_path / "h.db")["c"]
     accounting = Accounting(None)
-    accounting.history.source = lambda: collect.Source(lambda *a: collect.Counts(), lambda *a: collect.Counts())
-    collect.update(store, accounting.history.source(), 1000, 9000, hours=1)
+    accounting.source = lambda: collect.Source(lambda *a: collect.Counts(), lambda *a: collect.Counts())
+    collect.update(store, accounting.source(), 1000, 9000, hours=1)
     assert store.high_water() == 9000
-    collect.update(store, accounting.history.source(), 20_000, 30_000, hours=1)
+    collect.update(store, accounting.source(), 20_000, 30_000, hours=1)
     assert store.high_water() == 9000, "a gap must not be jumped over"
-    collect.update(store, accounting.history.source(), 5000, 12_000, hours=1)
+    collect.update(store, accounting.source(), 5000, 12_000, hours=1)
     assert store.high_water() == 12_000
 
 
@@ -274,11 +274,11 @@ def test_interrupted_backfill_goes_on(tmp_path):
     accounting.stop_at = 5 * 86400
     first = collect.Backfill(made["c"], 86400, 10 * 86400)
     with pytest.raises(KeyboardInterrupt):
-        collect.update(made["c"], accounting.history.source(), first.start, 10 * 86400, hours=24, done=first.reached)
+        collect.update(made["c"], accounting.source(), first.start, 10 * 86400, hours=24, done=first.reached)
     accounting.stop_at = None
     again = collect.Backfill(made["c"], 86400 + 60, 10 * 86400)
     assert again.resumed and again.start == 5 * 86400
-    collect.update(made["c"], accounting.history.source(), again.start, 10 * 86400, hours=24, done=again.reached)
+    collect.update(made["c"], accounting.source(), again.start, 10 * 86400, hours=24, done=again.reached)
     again.finished()
     assert [start for start, _ in accounting.asked] == [d * 86400 for d in range(1, 10)]
     assert not collect.Backfill(made["c"], 86400, 10 * 86400).resumed
