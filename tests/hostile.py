@@ -21,7 +21,7 @@ def calls(count: int, last: str) -> Iterator[tuple[str, ...]]:
         ("--comment=wh=1;m=steer", "-H"),
         ("--comment=wh=1;m=steer", "-x", last),
         ("--comment=wh=1;m=avoid", "-x", ",".join([last] * 7000)),
-        ("--comment=wh=1;m=avoid;p=" + "p" * 900, "-J", "\x1b[2J\nJobId=1 | UserId=root(0)\x1f;%s"),
+        ("--comment=wh=1;m=avoid;p=" + "p" * 900, "-J", "\x1b[2J|\x1f;%s \x27$(id)"),
         (f"--comment=wh=1;d=1e14;k=1e14;x={last}", "--begin=now+9hours"),
         ("--comment=wh=1;m=avoid", "--dependency=singleton"),
         ("--comment=mine", "-x", last),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook.cli import group, manual
+from slurm_hook.cli import group
 from slurm_hook.common.errors import EXIT_CODES
-from tests import history_made
+from tests import history_made, manual
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]

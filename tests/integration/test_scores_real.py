@@ -58,6 +58,7 @@ def lived(sandbox):
         ended(sandbox, seen["died"], "FAILED")
         seen["collect"] = site.workhorse("collect").stdout
         seen["suspects"], seen["collected"] = published(site), time.time()
+        site.workhorse("dispatch")  # it tells what jobs get unasked, without which nodes of several sizes aren't left out
         seen["steered"] = sandbox.sbatch("-N2", "--hold", "--wrap", "true", binary=site.sbatch)
         seen["excluded"] = sandbox.job(seen["steered"])["ExcNodeList"]
         seen["told"] = site.workhorse("lemons").stdout

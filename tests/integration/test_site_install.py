@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hook.cli import COMMANDS, manual
+from slurm_hook.cli.group import COMMANDS
 from slurm_hook.common.config import Settings
 from slurm_hook.published.snapshot import NodeScore, Scores, scores_to_json
-from tests import pythons
+from tests import manual, pythons
 from tests.bare import BareHost
 
 pytestmark = pytest.mark.integration
