@@ -196,6 +196,7 @@ run_lint() {
     in_venv ruff check .
     in_venv ruff format --check .
     in_venv mypy
+    in_venv lint-imports --no-cache
 }
 
 # Runs FOLDER, or what the other words name of it.

@@ -16,7 +16,7 @@ from slurm_hook.common.hostlist import fold
 from slurm_hook.common.terminal import count, json_option, one_line, say, tell
 
 from ..history import collect as collecting
-from ..history import source
+from ..history import event_rows, node_rows, source
 from ..history.store import Counts, Store, clusters, connect
 from ..sources import converters, dump, events, json_dump, node_inventory, times
 from ..sources.records import Reject
@@ -208,9 +208,9 @@ def from_slurm(settings: Any, stores: collecting.Stores, options: dict[str, Any]
     store = stores[""]
     _tell_of_the_clock(store, now)
     start, end, backfill = _stretch(settings, store, options, now)
-    node_inventory.save(store, inventory, now, "scontrol")
+    node_rows.save(store, inventory, now, "scontrol")
     classify = events.Reasons(settings["events.reasons"])
-    events.save(store, events.read(start, timeout, classify, store.cluster))
+    event_rows.save(store, events.read(start, timeout, classify, store.cluster))
     reads = source.choose(settings, stores, there)
     with progress.stretch("accounting", end - start) as reached:
 
@@ -366,9 +366,9 @@ def _add_files(stores: collecting.Stores, beside: Beside) -> Read:
     if (specs is not None or found is not None) and len(named) > 1:
         raise UsageError("--nodes and --events need a dump of one cluster; this one has several")
     if specs is not None:
-        node_inventory.save(named[0], specs, 0, "file")
+        node_rows.save(named[0], specs, 0, "file")
     if found is not None:
-        events.save(named[0], found)
+        event_rows.save(named[0], found)
     for store in named:
-        node_inventory.infer(store)
+        node_rows.infer(store)
     return Read(*[None if kept is None else len(kept) for kept in (specs, found)])

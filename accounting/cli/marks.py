@@ -13,6 +13,7 @@ from slurm_hook.common.errors import HostlistError, UsageError
 from slurm_hook.common.terminal import count, json_option, one_line, tell
 
 from ..history import collect as collecting
+from ..history import event_rows
 from ..history.store import Store, connect, connect_to_read, loaded_text, stored_text, the_cluster, transaction
 from ..sources import converters, dump, events, times
 from ..sources.records import Reject
@@ -130,7 +131,7 @@ def mark_node(store: Store, node: str | None, name: str | None, options: dict[st
     kind, who = str(name), getpass.getuser()
     kind_class = {"repaired": "repaired", "bad": "hardware"}.get(kind, "unknown")
     made = [events.Event(one, kind, start, end, "", options["note"], kind_class, who, SOURCE) for one in names]
-    events.save(store, made)
+    event_rows.save(store, made)
     later = "" if start <= now else f" from {converters.utc(start)} on"
     known_by = "collect or score" if name == "bad" else "score"
     words = f"cluster {store.cluster}: node {node} marked {name}{later}; published scores know it from the next {known_by} on"
@@ -224,7 +225,7 @@ def import_events(ctx: click.Context, file: str, cluster: str | None, db: str | 
         classify = events.Reasons(ctx.obj["events.reasons"])
         known = {row[0] for row in store.conn.execute("SELECT name FROM nodes WHERE cluster_id = ?", (store.cluster_id,))}
         read = events.parse_import(lines, classify, rejects.append, known)
-        kept = events.save(store, progress.counted("import", read))
+        kept = event_rows.save(store, progress.counted("import", read))
         rejected = len(rejects)
         store.add_rejects(file, rejects, int(time.time()))
     aside = f"; {count(rejected, 'line')} set aside, {see_rejects(db)} (first: {rejects[0].reason})" if rejected else ""

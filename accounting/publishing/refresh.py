@@ -13,10 +13,10 @@ from slurm_hook.published.snapshot import Scores
 
 from ..history import settled
 from ..history.columns_reader import load_history, window_of
+from ..history.node_rows import present
 from ..scoring import carried
 from ..scoring.score import score_history
 from ..scoring.stretches import none
-from ..sources.node_inventory import present
 from . import publish
 
 STEPS = 3

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from slurm_hook.common.errors import ConfigError
 
-from ..history.store import Store, stored_text, transaction
 from . import converters, sacct
 from .records import Reject
 
@@ -19,16 +18,6 @@ CLASSES = ("hardware", "user", "planned", "repaired")
 _FORMAT = "Cluster,NodeName,TimeStart,TimeEnd,State,User,Reason"  # free text last: sacctmgr has no delimiter option
 _STAMP = r"(?:\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|None|)"
 _START = re.compile(rf"^([^|\n]*)\|([^|\n]*)\|({_STAMP})\|({_STAMP})\|([A-Z_+*~#$!%@^-]*)\|", re.MULTILINE)
-
-
-# of an event told again the reason of now counts; of several reports of one second ("xid 79", "xid 63") each is kept
-_REASON = (
-    "CASE WHEN excluded.kind <> 'report' THEN excluded.reason WHEN instr(node_events.reason, excluded.reason)"
-    " THEN node_events.reason ELSE node_events.reason || '; ' || excluded.reason END"
-)
-_CLASS = (
-    "CASE WHEN excluded.kind = 'report' AND node_events.reason_class = 'hardware' THEN 'hardware' ELSE excluded.reason_class END"
-)
 
 
 class Event(NamedTuple):
@@ -96,23 +85,6 @@ def read(start: int, timeout: float, classify: Reasons, cluster: str) -> list[Ev
     argv = ["sacctmgr", "--noheader", "--parsable2", "list", "event", f"cluster={cluster}", f"start=uts{start}",
             f"format={_FORMAT}"]  # fmt: skip
     return list(parse(sacct.run(argv, timeout), converters.Times(), classify))
-
-
-def save(store: Store, events: Iterable[Event]) -> int:
-    """Keep events, each once; what changed of a known one (its end, its reason) is brought up to date. Returns their number."""
-    with transaction(store.conn, store.path):
-        rows = [
-            (store.node_id(e.node), e.kind, e.start, e.end, e.state, stored_text(e.reason), e.reason_class,
-             stored_text(e.who), stored_text(e.source))
-            for e in events
-        ]  # fmt: skip
-        store.conn.executemany(
-            "INSERT INTO node_events (node_id, kind, start, end, state, reason, reason_class, who, source)"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (node_id, start, kind, source) DO UPDATE SET"
-            f" end = excluded.end, state = excluded.state, reason = {_REASON}, reason_class = {_CLASS}, who = excluded.who",
-            rows,
-        )
-    return len(rows)
 
 
 def parse_import(

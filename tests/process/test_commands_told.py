@@ -13,7 +13,7 @@ import click
 import pytest
 
 from accounting.cli import collect as cli
-from accounting.history import collect, store
+from accounting.history import collect, node_rows, store
 from accounting.history.sqlite_words import look_at
 from accounting.sources import events, node_inventory
 from slurm_hook.cli import group as main
@@ -129,10 +129,10 @@ def test_inventory_of_a_clock_that_was_ahead_is_taken_back(tmp_path):
     """What a node has now counts, one row for each change, and a node that left is gone."""
     made = stores(tmp_path / "h.db")["c"]
     small, large = (node_inventory.NodeSpec("n1", memory_mib=mib) for mib in (1000, 2000))
-    node_inventory.save(made, [small, node_inventory.NodeSpec("n2")], NOW + 99 * HOUR, "scontrol")
+    node_rows.save(made, [small, node_inventory.NodeSpec("n2")], NOW + 99 * HOUR, "scontrol")
     for minute in range(3):
-        node_inventory.save(made, [large], NOW + minute * 60, "scontrol")
-    assert [(spec.name, spec.memory_mib) for spec in node_inventory.present(made.db, "c")] == [("n1", 2000)]
+        node_rows.save(made, [large], NOW + minute * 60, "scontrol")
+    assert [(spec.name, spec.memory_mib) for spec in node_rows.present(made.db, "c")] == [("n1", 2000)]
     assert made.conn.execute("SELECT valid_from, memory_mib FROM node_specs WHERE memory_mib > 0").fetchall() == [(NOW, 2000)]
     assert made.conn.execute("SELECT max(last_seen), max(gone) FROM nodes").fetchone()[0] == NOW + 120
 

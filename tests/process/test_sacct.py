@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.history import collect, source
+from accounting.history import collect, node_rows, source
 from accounting.sources import converters, node_inventory, records, sacct, times
 from slurm_hook.cli import workhorse
 from slurm_hook.common.config import Settings
@@ -375,13 +375,13 @@ def test_inventory_of_scontrol():
 def test_inventory_has_a_past(tmp_path):
     store = stores(tmp_path / "h.db")["c"]
     a, b = node_inventory.NodeSpec("a", 100), node_inventory.NodeSpec("b", 100)
-    assert node_inventory.save(store, [a, b], 1000, "scontrol") == 2
-    assert node_inventory.save(store, [a, b], 2000, "scontrol") == 0
-    assert node_inventory.save(store, [a._replace(memory_mib=200)], 3000, "scontrol") == 1
+    assert node_rows.save(store, [a, b], 1000, "scontrol") == 2
+    assert node_rows.save(store, [a, b], 2000, "scontrol") == 0
+    assert node_rows.save(store, [a._replace(memory_mib=200)], 3000, "scontrol") == 1
     rows = store.conn.execute("SELECT node, memory_mib, gone_utc IS NOT NULL FROM node_current ORDER BY node").fetchall()
     assert rows == [("a", 200, 0), ("b", 100, 1)]
     assert store.conn.execute("SELECT count(*) FROM node_specs").fetchone() == (3,)
-    node_inventory.save(store, [a, b], 4000, "scontrol")
+    node_rows.save(store, [a, b], 4000, "scontrol")
     assert store.conn.execute("SELECT count(*) FROM nodes WHERE gone IS NOT NULL").fetchone() == (0,)
 
 

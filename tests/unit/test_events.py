@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from accounting.history import event_rows
 from accounting.sources import converters, events
 from slurm_hook.cli import workhorse
 from slurm_hook.common.config import Settings
@@ -81,8 +82,8 @@ def test_wrong_reason_settings(patterns, words):
 def test_saving_again_updates(tmp_path):
     store = stores(tmp_path / "h.db")["c"]
     event = events.Event("n1", "down", 100, None, "DOWN", "x", "unknown", "root", "slurmdbd")
-    events.save(store, [event])
-    events.save(store, [event._replace(end=200, reason="xid", reason_class="hardware")])
+    event_rows.save(store, [event])
+    event_rows.save(store, [event._replace(end=200, reason="xid", reason_class="hardware")])
     rows = store.conn.execute("SELECT start, end, reason, reason_class FROM node_events").fetchall()
     assert rows == [(100, 200, "xid", "hardware")]
 
@@ -132,7 +133,7 @@ def test_reports_of_one_second_are_all_kept(tmp_path):
         for kind, reason in (("xid 79", ""), ("xid 63", "row remap"), ("note", "door open"), ("xid 79", ""))
     ]
     for _ in range(2):
-        events.save(store, list(events.parse_import(map(json.dumps, told), CLASSIFY, pytest.fail)))
+        event_rows.save(store, list(events.parse_import(map(json.dumps, told), CLASSIFY, pytest.fail)))
     rows = store.conn.execute("SELECT kind, reason, reason_class FROM node_events").fetchall()
     assert rows == [("report", "xid 79; xid 63: row remap; note: door open", "hardware")]
 

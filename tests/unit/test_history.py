@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accounting.history import columns as c
-from accounting.history import truncate
+from accounting.history import event_rows, node_rows, truncate
 from accounting.history.columns_reader import load_history, outcome_of
 from accounting.scoring.trust import from_events, marked_now
 from accounting.sources import events, node_inventory
@@ -93,7 +93,7 @@ def test_never_started_charges_no_node(made):
 
 def test_as_of_hides_what_came_later(made):
     put(made, row(1, State="FAILED", End="9000"), row(2, Start="20000", End="21000"))
-    events.save(made["c"], [event("n1", "down", 9000, "xid 79", end=9500)])
+    event_rows.save(made["c"], [event("n1", "down", 9000, "xid 79", end=9500)])
     then = load(made, as_of=5000.0)
     assert then.attempts.outcome.tolist() == [c.SURVIVED]
     assert then.tasks.end.tolist() == [5000.0] and np.isnan(then.tasks.correct).all()
@@ -140,7 +140,7 @@ def test_no_job_outlives_its_nodes(made, kind, start, source, node, outcome, lim
     """RUNNING for ever: a record that never got its end says nothing from a day on after one of its nodes went down."""
     runs = {"State": "RUNNING", "End": "Unknown", "NodeList": "n[1-2]", "AllocNodes": "2", "TimelimitRaw": limit}
     put(made, row(1, **runs), row(2, NodeList="n[1-3]", End="90000"), row(3, **{**runs, "NodeList": "n4", "AllocNodes": "1"}))
-    events.save(made["c"], [event(node, kind, start, end=start + 60, source=source)])
+    event_rows.save(made["c"], [event(node, kind, start, end=start + 60, source=source)])
     history = load(made)
     assert history.attempts.outcome.tolist() == [outcome, c.RIGHT, c.SURVIVED]
     assert set(history.tasks.end[only(history, 1)].tolist()) == {start if outcome == c.SILENT else NOW}
@@ -158,9 +158,9 @@ def test_no_attempt_outlives_the_next_of_its_job(made):
 
 def test_capacity_is_what_the_node_had_then(made):
     put(made, row(1), row(2, Start="50000", End="51000"))
-    node_inventory.save(made["c"], [spec(memory=64000)], 2000, "scontrol")
-    node_inventory.save(made["c"], [spec(memory=64000)], 3000, "scontrol")
-    node_inventory.save(made["c"], [spec(memory=128000)], 40000, "scontrol")
+    node_rows.save(made["c"], [spec(memory=64000)], 2000, "scontrol")
+    node_rows.save(made["c"], [spec(memory=64000)], 3000, "scontrol")
+    node_rows.save(made["c"], [spec(memory=128000)], 40000, "scontrol")
     history = load(made)
     assert history.tasks.demand.tolist() == [8000, 8000]
     assert history.tasks.capacity.tolist() == [64000, 128000]
@@ -173,7 +173,7 @@ def test_capacity_is_what_the_node_had_then(made):
 )
 def test_capacity_resource(made, resource, demand, capacity):
     put(made, row(1, AllocTRES="cpu=8,mem=8000M,node=1,gres/gpu=2"))
-    node_inventory.save(made["c"], [spec(gpus=8, gpu_type="h100")], 0, "scontrol")
+    node_rows.save(made["c"], [spec(gpus=8, gpu_type="h100")], 0, "scontrol")
     settings = Settings({"scoring.capacity_resource": resource, "scoring.gpu_mem": {"h100": 80000}})
     history = load(made, settings=settings)
     assert (history.tasks.demand[0], history.tasks.capacity[0]) == (demand, capacity)
@@ -182,7 +182,7 @@ def test_capacity_resource(made, resource, demand, capacity):
 
 def test_nodes_without_gpus_are_measured_by_memory(made):
     put(made, row(1), row(2, NodeList="n2", AllocTRES="cpu=1,mem=1G,gres/gpu=1"))
-    node_inventory.save(made["c"], [spec("n1"), spec("n2", gpus=4)], 0, "scontrol")
+    node_rows.save(made["c"], [spec("n1"), spec("n2", gpus=4)], 0, "scontrol")
     history = load(made)
     assert history.tasks.demand.tolist() == [8000, 81920]
 
@@ -190,17 +190,17 @@ def test_nodes_without_gpus_are_measured_by_memory(made):
 def test_inventory_is_inferred_from_what_ran_at_once(made):
     one = {"AllocTRES": "cpu=8,mem=8000M,gres/gpu:a100=2,gres/gpu=2"}
     put(made, row(1, Start="1000", End="3000", **one), row(2, Start="2000", End="4000", **one), row(3, Start="4000", **one))
-    node_inventory.infer(made["c"])
+    node_rows.infer(made["c"])
     found = made["c"].conn.execute("SELECT memory_mib, cpus, gpus, gpu_type, source FROM node_current").fetchall()
     assert found == [(16000, 16, 4, "a100", "inferred")]
     assert "no inventory" in load(made).notes[0]
-    node_inventory.save(made["c"], [spec("n1", gpus=4)], 90_000, "scontrol")
+    node_rows.save(made["c"], [spec("n1", gpus=4)], 90_000, "scontrol")
     assert load(made).notes == []  # what is inferred of earlier times stays
 
 
 def test_the_inventory_of_a_dump_tells_no_time(made):
     put(made, row(1, Start="5000", End="7000"), row(2, Start="6000", End="9000"))
-    node_inventory.save(made["c"], [spec("n1"), spec("n2")], 0, "file")
+    node_rows.save(made["c"], [spec("n1"), spec("n2")], 0, "file")
     found = made["c"].conn.execute("SELECT name, first_seen, last_seen FROM nodes ORDER BY name").fetchall()
     assert found == [("n1", 5000, 9000), ("n2", None, None)]
 
@@ -230,7 +230,7 @@ def culprits(history):
 )
 def test_events_name_the_culprit(made, state, kind, start, reason, expected):
     failing(made, state)
-    events.save(made["c"], [event("n2", kind, start, reason)])
+    event_rows.save(made["c"], [event("n2", kind, start, reason)])
     assert culprits(load(made)) == expected
 
 
@@ -243,17 +243,17 @@ def test_failed_node_names_the_culprit(made):
 
 def test_planned_stop_is_nobodys_fault(made):
     failing(made)
-    events.save(made["c"], [event("n2", "down", 4600, "reboot requested")])
+    event_rows.save(made["c"], [event("n2", "down", 4600, "reboot requested")])
     history = load(made)
     assert history.attempts.outcome.tolist() == [c.SILENT] and culprits(history) == []
-    events.save(made["c"], [event("n3", "down", 4610, "Not responding")])
+    event_rows.save(made["c"], [event("n3", "down", 4610, "Not responding")])
     history = load(made)
     assert history.attempts.outcome.tolist() == [c.WRONG] and culprits(history) == ["n3"]
 
 
 def test_reasons_follow_the_settings_of_now(made):
     failing(made, "FAILED")
-    events.save(made["c"], [event("n2", "drain", 4600, "purple haze")])
+    event_rows.save(made["c"], [event("n2", "drain", 4600, "purple haze")])
     assert culprits(load(made)) == []
     assert culprits(load(made, settings=Settings({"events.reasons": {"hardware": "purple"}}))) == ["n2"]
 
@@ -279,7 +279,7 @@ def test_marks(made):
     put(made, row(1), row(2))
     store = made["c"]
     store.conn.execute("INSERT INTO job_marks VALUES (?, 2, 900, 'wrong', '', 'me', 5)", (store.cluster_id,))
-    events.save(store, [event("n1", "repaired", 5000, source="mark"), event("n1", "ignore", 6000, source="mark")])
+    event_rows.save(store, [event("n1", "repaired", 5000, source="mark"), event("n1", "ignore", 6000, source="mark")])
     history = load(made)
     assert history.attempts.outcome.tolist() == [c.RIGHT, c.WRONG]
     assert history.events.kind.tolist() == [c.REPAIRED, c.MARKED_IGNORE]
@@ -290,7 +290,7 @@ def test_a_mark_with_an_end_holds_until_then_whatever_is_marked_meanwhile(made):
     put(made, row(1), row(2, NodeList="n2"))
     until = NOW + 50_000
     marks = [event(n, "ignore", 5000, end=end, source="mark") for n, end in (("n1", int(until)), ("n2", None))]
-    events.save(made["c"], [*marks, *[event(n, "repaired", 80_000, source="mark") for n in ("n1", "n2")]])
+    event_rows.save(made["c"], [*marks, *[event(n, "repaired", 80_000, source="mark") for n in ("n1", "n2")]])
     for history in (load(made), truncate.until(load(made, as_of=NOW + 1), NOW)):
         trust = from_events(history.events, 2, NOW)
         assert trust.ignored == {0: [(5000.0, until)], 1: [(5000.0, 80_000.0)]}
@@ -333,7 +333,7 @@ def test_cancelled_step_counts_only_when_its_node_went_down(made, down, attempts
         row("1.0", NodeList="n2", Start="1100", End="2000", State="CANCELLED", ExitCode="0:9"),
     )
     if down:
-        events.save(made["c"], [event("n2", "down", down, "Not responding")])
+        event_rows.save(made["c"], [event("n2", "down", down, "Not responding")])
     history = load(made)
     assert len(history.attempts) == attempts
     assert culprits(history) == (["n2"] if down else [])

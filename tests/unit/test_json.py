@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from accounting.history import store
+from accounting.history import node_rows, store
 from accounting.reports import metrics
-from accounting.sources import node_inventory
 from slurm_hook.common import terminal
 from slurm_hook.common.errors import SlurmError
 from slurm_hook.dispatch import daemon, passes
@@ -105,7 +104,7 @@ def test_what_it_prints(run, site, monkeypatch, name, words, code, holds):
 def from_slurm(settings, stores, options):
     """In place of Slurm: the nodes that the history's own jobs show."""
     stores.default = "c"
-    node_inventory.infer(stores["c"])
+    node_rows.infer(stores["c"])
     return store.Counts(attempts=5, new=2)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.history import maintenance, settled
+from accounting.history import event_rows, maintenance, node_rows, settled
 from accounting.history.columns_reader import load_history, window_of
 from accounting.history.schema import BLOCK_BITS
 from accounting.publishing import refresh
@@ -79,9 +79,9 @@ def disturb(draw, made, now, number):
         start = now - draw(st.integers(0, 20 * DAY))
         reason = draw(st.sampled_from(["hardware", "planned", "unknown", "repaired"]))
         end = draw(st.sampled_from([None, start + DAY]))
-        events.save(store, [events.Event(f"n{draw(st.integers(1, 6))}", kind, start, end, "", reason, reason, "", "mark")])
+        event_rows.save(store, [events.Event(f"n{draw(st.integers(1, 6))}", kind, start, end, "", reason, reason, "", "mark")])
     elif what == "spec":
-        node_inventory.save(
+        node_rows.save(
             store, [node_inventory.NodeSpec(f"n{draw(st.integers(1, 6))}", draw(st.sampled_from([32_000, 64_000])))], now, "file"
         )
     elif what == "prune":
@@ -93,7 +93,7 @@ def disturb(draw, made, now, number):
 def test_nights_give_the_same_as_reading_everything_anew(tmp_path_factory, data):
     made = stores(tmp_path_factory.mktemp("db") / "h.db")
     store, now, number = made["c"], BEGIN, 1
-    node_inventory.save(store, [node_inventory.NodeSpec(f"n{i}", 32_000) for i in range(1, 7)], BEGIN - 40 * DAY, "file")
+    node_rows.save(store, [node_inventory.NodeSpec(f"n{i}", 32_000) for i in range(1, 7)], BEGIN - 40 * DAY, "file")
     made["far"]
     for _ in range(data.draw(st.integers(2, 4))):
         count = data.draw(st.integers(1, 12))
@@ -203,7 +203,7 @@ def test_a_night_gives_the_same_scores_with_and_without_what_was_left(tmp_path):
     made = stores(tmp_path / "h.db")
     store = made["c"]
     made["far"]
-    node_inventory.save(store, [node_inventory.NodeSpec(f"n{i}", 8000) for i in (1, 2)], BEGIN, "file")
+    node_rows.save(store, [node_inventory.NodeSpec(f"n{i}", 8000) for i in (1, 2)], BEGIN, "file")
     chosen = Settings({"publish.path": str(tmp_path), "scoring.heavy_threshold": 0.5})
     for day in range(60):
         at = BEGIN + day * DAY

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from accounting.history import event_rows
 from accounting.history.columns_reader import load_history
 from accounting.publishing.publish import identified, publish
 from accounting.publishing.renew import renew
@@ -126,7 +127,7 @@ def test_a_mark_counts_from_the_next_collect_for_all_jobs_until_it_ends(site, ma
     reasons = {"bad": "hardware", "repaired": "repaired", "ignore": "unknown"}
     for name, start, end in marks:
         stop = None if end is None else NOW + end
-        events.save(made["c"], [events.Event("n1", name, NOW + start, stop, "", "", reasons[name], "root", "mark")])
+        event_rows.save(made["c"], [events.Event("n1", name, NOW + start, stop, "", "", reasons[name], "root", "mark")])
     assert renew(made["c"].db, "c", settings, NOW) == (), "a marked node is no news"
     assert _published(settings).nodes["n1"].suspect_until == (WHILE_MARKED if out else 0.0)
     stamp = os.stat(os.path.join(settings.publish.path, "scores.json")).st_mtime_ns
@@ -142,7 +143,7 @@ def test_deaths_before_a_repair_or_of_an_ignored_stretch_make_no_suspect(site, k
     made, settings = site
     _deaths(made, count=5)
     reason = "repaired" if kind == "repaired" else "unknown"
-    events.save(made["c"], [events.Event("n1", kind, at, None, "", "", reason, "root", "mark")])
+    event_rows.save(made["c"], [events.Event("n1", kind, at, None, "", "", reason, "root", "mark")])
     assert renew(made["c"].db, "c", settings, NOW) == left
 
 
@@ -164,7 +165,7 @@ def test_a_scoring_run_knows_what_the_collect_before_it_found(site, method):
     """Whatever the method: else a suspect, or a node marked bad, would be drawn until the next collect."""
     made, settings = site
     _deaths(made)
-    events.save(made["c"], [events.Event("n2", "bad", NOW - 100, None, "", "", "hardware", "root", "mark")])
+    event_rows.save(made["c"], [events.Event("n2", "bad", NOW - 100, None, "", "", "hardware", "root", "mark")])
     history = load_history(made["c"].db, "c", NOW, 30.0, settings)
     table = score_history(history, settings.replace(scoring__method=method))
     found = {row.name: row.suspect_until for row in table.rows}
