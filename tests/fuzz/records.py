@@ -1,0 +1,74 @@
+"""What became of calls: Slurm's records of their jobs, looked up for many at once, and what it stored of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.fuzz.running import Outcome
+from tests.sandbox.client import Client
+
+# of `scontrol show job`: what differs between two submissions of the same call
+VOLATILE = {
+    "JobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime", "EndTime", "LastSchedEval", "Priority", "SuspendTime",
+    "HetJobIdSet", "ArrayJobId", "HetJobId", "Reason", "RunTime", "Deadline", "SubmitLine", "Scheduler", "SiteFactor",
+    "PreSusTime", "AllocNode:Sid",
+}  # fmt: skip
+NAMES_IDS = {"StdOut", "StdErr"}
+_FIELD = re.compile(r"(?:^| )([A-Za-z][\w/:.]*)=")
+
+
+def fill(sandbox: Client, outcomes: Sequence[Outcome]) -> None:
+    """Look up the jobs of these calls."""
+    text = sandbox.run(["scontrol", "-a", "-o", "show", "jobs"], check=False).stdout
+    by_session: dict[str, list[dict[str, str]]] = {}
+    for line in re.split(r"\n(?=JobId=)", text):
+        found = fields(line.rstrip("\n"))
+        by_session.setdefault(found.get("AllocNode:Sid", "").rpartition(":")[2], []).append(found)
+    for outcome in outcomes:
+        found = sorted(by_session.get(str(outcome.session), []), key=_place)
+        whole = {int(job.get("HetJobId") or job.get("ArrayJobId") or job["JobId"]) for job in found}
+        outcome.ids = tuple(sorted(whole))
+        outcome.jobs = tuple(_steady(job) for job in found)
+        outcome.stored = tuple(_stored(sandbox.root / "state", int(job["JobId"])) for job in found)
+
+
+def _place(job: dict[str, str]) -> int:
+    return int(job["JobId"])
+
+
+def fields(line: str) -> dict[str, str]:
+    """Fields of one record; a job's name may hold line breaks."""
+    marks = list(_FIELD.finditer(line))
+    ends = [mark.start() for mark in marks[1:]] + [len(line)]
+    return {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+
+
+def _steady(job: dict[str, str]) -> dict[str, str]:
+    number, whole = job["JobId"], job.get("HetJobId") or job.get("ArrayJobId") or job["JobId"]
+    kept = {key: value for key, value in job.items() if key not in VOLATILE}
+    for key in NAMES_IDS & job.keys():
+        kept[key] = re.sub(rf"(?<!\d)({number}|{whole})(?!\d)", "N", job[key])
+    if job.get("Dependency", "(null)") != "(null)":
+        kept["Dependency"] = re.sub(r"\(\w+\)", "", job["Dependency"])
+    return kept
+
+
+def _stored(state: Path, number: int) -> tuple[bytes, bytes]:
+    """Script and environment as slurmctld keeps them, empty where the job has none of its own."""
+    folder = state / f"hash.{number % 10}" / f"job.{number}"
+    found = []
+    for name in ("script", "environment"):
+        try:
+            found.append((folder / name).read_bytes())
+        except OSError:
+            found.append(b"")
+    return found[0], found[1]
+
+
+def cancel(sandbox: Client, outcomes: Iterable[Outcome]) -> None:
+    """Cancel all of their jobs."""
+    ids = [str(number) for outcome in outcomes for number in outcome.ids]
+    if ids:
+        sandbox.run(["scancel", *ids], check=False)
