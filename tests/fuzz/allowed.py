@@ -78,6 +78,7 @@ def differences(call: Call, plain: Outcome, ours: Outcome, sbatch: str) -> list[
     _add(found, "script", [s for s, _ in plain.stored], [s for s, _ in ours.stored])
     if plain.jobs and ours.jobs:
         _add(found, "environment", [_env(e, plain) for _, e in plain.stored], [_env(e, ours, sbatch) for _, e in ours.stored])
+    _add(found, "seen by the job", [*map(list, plain.dumped)], [*map(list, ours.dumped)])
     _add(found, "files", plain.files, ours.files)
     if call.probe and plain.probe:
         found += _probes(plain.probe, ours.probe, sbatch)
@@ -87,6 +88,8 @@ def differences(call: Call, plain: Outcome, ours: Outcome, sbatch: str) -> list[
 def _always(plain: Outcome, ours: Outcome) -> list[Difference]:
     """What must not be, whatever plain did."""
     found: list[Difference] = []
+    if ours.alive:
+        found.append(("goes on though the caller's process was ended", (), ours.alive))
     if ours.living:
         found.append(("lives on", (), ours.living))
     if ours.seconds > plain.seconds + SLOWER:

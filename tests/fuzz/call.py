@@ -17,7 +17,8 @@ class Part(NamedTuple):
 @dataclass(frozen=True)
 class Call:
     """site: which installation of ours it goes through; merged: stdout and stderr are one pipe; kill: signal, seconds until
-    it comes, and whether the whole process group gets it; probe: look at sbatch itself, held up by a full stderr."""
+    it comes, and whether the whole process group gets it; probe: look at sbatch itself, held up by a full stderr; runs: the
+    job is to run, and says what it sees."""
 
     parts: tuple[Part, ...]
     site: str = "steer"

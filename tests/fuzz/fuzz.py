@@ -8,31 +8,35 @@ import traceback
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from tests.fuzz.allowed import Difference
+from tests.fuzz.call import Call
 from tests.fuzz.making import Maker
-from tests.fuzz.pairs import Found, Pairs
+from tests.fuzz.pairs import Pairs
 from tests.fuzz.sites import SITES, Sites
 from tests.sandbox.client import Client
 
 BATCH = 20
-SHRUNK = 60  # so many are made small, others are only counted
 
 
 class Fuzz:
-    """No job starts while it is used, so that what is compared doesn't depend on the moment."""
+    """Jobs start in partition `run` only, so that what is compared doesn't depend on the moment."""
 
     def __init__(self, sandbox: Client) -> None:
         self.sandbox, self.sites = sandbox, Sites(sandbox)
         self.jobs = self.ours = self.count = 0
-        self._seen: set[str] = set()
+        self._seen: dict[tuple[str, ...], int] = {}
 
     def __enter__(self) -> Fuzz:
         self._partitions("DOWN", "fast,slow")
+        self.sandbox.run(["scontrol", "create", "PartitionName=run", f"Nodes={','.join(self.sandbox.nodes)}"])
         for name in SITES:
             self.sites.get(name)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.sandbox.run(["scancel", "-u", "alice"], check=False)
+        self.sandbox.poll(lambda: not self.sandbox.run(["squeue", "-h"]).stdout.strip(), 60, "the queue to be empty")
+        self.sandbox.run(["scontrol", "delete", "PartitionName=run"], check=False)
         self._partitions("UP", "")
 
     def _partitions(self, state: str, features: str) -> None:
@@ -67,8 +71,7 @@ class Fuzz:
                 for place, call, found in zip(places, calls, worker.compare(calls)):
                     if found:
                         self.count += 1
-                        if len(self._seen) < SHRUNK:
-                            told.put(self._told(place, worker.shrunk(call, found)))
+                        told.put(self._told(place, call, found, worker))
         except queue.Empty:
             pass
         except BaseException:  # a thread that dies must be heard of
@@ -76,15 +79,24 @@ class Fuzz:
             told.put(traceback.format_exc())
         told.put(None)
 
-    def _told(self, place: int, found: Found) -> str:
-        line = found.call.told()
-        if line in self._seen:
-            return f"#{place}: as before: {line}"
-        self._seen.add(line)
-        lines = [f"#{place} differs ({found.again} of 3 times again): {line}"]
+    def _told(self, place: int, call: Call, differences: list[Difference], worker: Pairs) -> str:
+        kind = tuple(_kind(*difference) for difference in differences)
+        if kind in self._seen:
+            return f"#{place} differs as #{self._seen[kind]} does"
+        self._seen[kind] = place
+        found = worker.shrunk(call, differences)
+        lines = [f"#{place} differs ({found.again} of 3 times again): {found.call.told()}"]
         for what, plain, ours in found.differences:
             lines += [f"    {what}", f"        plain: {_short(plain, ours)}", f"        ours:  {_short(ours, plain)}"]
         return "\n".join(lines)
+
+
+def _kind(what: str, plain: object, ours: object) -> str:
+    """What pairs that differ for the same reason have in common: the words that one of them lacks."""
+    if isinstance(plain, bytes) and isinstance(ours, bytes):
+        lines = set(plain.splitlines()), set(ours.splitlines())
+        return f"{what} {sorted(lines[0] - lines[1])} {sorted(lines[1] - lines[0])}"
+    return f"{what} {_short(plain, ours)} {_short(ours, plain)}" if not isinstance(plain, (dict, list)) else what
 
 
 def _short(value: object, other: object) -> str:

@@ -74,6 +74,8 @@ FLAGS = (
     ("usage", ""), ("get-user-env", ""), ("nonsense", "Z"), ("exclusive=user", ""), ("nice=5", ""), ("propagate=NONE", ""),
     ("parsable=1", ""), ("hold=1", ""), ("no-kill=off", ""),
 )  # fmt: skip
+# where the sandbox keeps its jobs' output is known to the shell that writes the script
+DUMP = '"{ env -0; umask; ulimit -a; pwd; id; grep Sig[BIC] /proc/self/status; } >${SLURM_CONF%/etc/*}/out/dump-\\$SLURM_JOB_ID\\n"'
 FILED = ("nodelist", "nodefile", "exclude", "export-file", "bbf")
 SIGNALS = ("KILL", "TERM", "INT", "QUIT", "USR1", "USR2", "ALRM", "PIPE", "XCPU", "HUP")
 NAMES = tuple(LONG_FLAGS + LONG_VALUE)
@@ -95,11 +97,13 @@ class Maker:
 
     def call(self) -> Call:
         """A call."""
+        if self.chance(0.02):
+            return self.running()
         parts = surroundings.script(self)
         parts += self.options()
-        for part in [*surroundings.around(self), *surroundings.delivery(self, parts)]:
-            parts.append(part)
-        site = self.dice.choices(list(SITES), [site.weight for site in SITES.values()])[0]
+        parts += surroundings.around(self)
+        parts += surroundings.delivery(self, parts)
+        site = self.site()
         kill, probe = None, False
         if self.chance(0.06):
             kill = (signal.Signals["SIG" + self.dice.choice(SIGNALS)], round(self.dice.random() ** 1.5 * 0.15, 4), self.chance(0.3))
@@ -108,6 +112,19 @@ class Maker:
             parts.append(Part("option", "-v"))
         merged = not probe and self.chance(0.4)
         return Call(tuple(parts), site, merged, kill, probe)
+
+    def site(self) -> str:
+        """Which installation the call goes through."""
+        return self.dice.choices(list(SITES), [site.weight for site in SITES.values()])[0]
+
+    def running(self) -> Call:
+        """A call whose job runs and writes down its environment and limits."""
+        lines = [f"'#!/bin/bash{self.dice.choice(('', ' -l'))}\\n'", DUMP, f"'exit {self.dice.choice((0, 0, 3))}\\n'"]
+        around = [part for part in surroundings.around(self) if part.slot != "redirect"]
+        options = [f"-N{self.dice.randint(1, 2)}", "-p run -t5 -o /dev/null", *self.dice.sample(("--wait", "--export=A=1", "--export=ALL,B='x y'", "-v"), self.dice.randint(0, 1))]
+        parts = [Part("line", line) for line in lines] + [Part("option", option) for option in options]
+        stdin = self.dice.choice((Part("script", '"$J"'), Part("redirect", "<j"), Part("redirect", "< <(cat j)")))
+        return Call((*parts, *around, stdin), self.site(), runs=True)
 
     def options(self) -> list[Part]:
         """Options on the command line."""

@@ -10,12 +10,11 @@ from pathlib import Path
 from tests.fuzz import records
 from tests.fuzz.allowed import Difference, differences
 from tests.fuzz.call import Call
-from tests.fuzz.running import Caller, Outcome, end, sessions
+from tests.fuzz.running import OURS, Caller, Outcome, end, sessions
 from tests.fuzz.sites import Sites
 from tests.sandbox.client import Client
 from tests.wrapped import REAL
 
-OURS = {"sbatch", "python3", "scontrol"}
 GRACE = 4.0  # seconds in which what a call has left running must end
 
 
@@ -34,16 +33,19 @@ class Pairs:
     def __init__(self, sandbox: Client, sites: Sites, folder: Path) -> None:
         self.sandbox, self.sites, self.caller = sandbox, sites, Caller(sandbox, folder)
         self.jobs = self.ours = 0
+        self._job = False
 
     def compare(self, calls: Sequence[Call]) -> list[list[Difference]]:
         """What differs of each of these calls."""
         outcomes = [(self.caller.run(call, REAL, killed=False), self.caller.run(call, self._shim(call))) for call in calls]
         flat = [outcome for pair in outcomes for outcome in pair]
         self._living([ours for _, ours in outcomes])
-        records.fill(self.sandbox, flat)
+        running = {o.session for call, pair in zip(calls, outcomes) if call.runs for o in pair}
+        records.fill(self.sandbox, flat, running)
         records.cancel(self.sandbox, flat)
         self.jobs += sum(bool(plain.jobs) for plain, _ in outcomes)
         self.ours += sum(_touched(*pair) for pair in outcomes)
+        self._job = bool(outcomes[-1][0].jobs)
         return [differences(call, *pair, self._shim(call)) for call, pair in zip(calls, outcomes)]
 
     def _shim(self, call: Call) -> str:
@@ -64,13 +66,14 @@ class Pairs:
                 end(outcome.session)
 
     def shrunk(self, call: Call, found: list[Difference]) -> Found:
-        """The call with all parts left out without which it differs in one of the same ways."""
+        """The call with all parts left out without which it differs in one of the same ways (and still makes a job if it did)."""
         kinds = {what for what, _, _ in found}
-        place = 0
+        self.compare([call])
+        job, place = self._job, 0
         while place < len(call.parts):
             smaller = call.without(place)
             still = [d for d in self.compare([smaller])[0] if d[0] in kinds]
-            if still:
+            if still and self._job >= job:
                 call, found = smaller, still
             else:
                 place += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 from tests.fuzz.running import Outcome
@@ -13,25 +14,50 @@ from tests.sandbox.client import Client
 VOLATILE = {
     "JobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime", "EndTime", "LastSchedEval", "Priority", "SuspendTime",
     "HetJobIdSet", "ArrayJobId", "HetJobId", "Reason", "RunTime", "Deadline", "SubmitLine", "Scheduler", "SiteFactor",
-    "PreSusTime", "AllocNode:Sid",
+    "PreSusTime", "AllocNode:Sid", "NodeList", "BatchHost", "NodeListIndices",
 }  # fmt: skip
+PATIENCE = 15  # seconds that a job may take to run
 NAMES_IDS = {"StdOut", "StdErr"}
 _FIELD = re.compile(r"(?:^| )([A-Za-z][\w/:.]*)=")
 
 
-def fill(sandbox: Client, outcomes: Sequence[Outcome]) -> None:
-    """Look up the jobs of these calls."""
-    text = sandbox.run(["scontrol", "-a", "-o", "show", "jobs"], check=False).stdout
-    by_session: dict[str, list[dict[str, str]]] = {}
-    for line in re.split(r"\n(?=JobId=)", text):
-        found = fields(line.rstrip("\n"))
-        by_session.setdefault(found.get("AllocNode:Sid", "").rpartition(":")[2], []).append(found)
+def fill(sandbox: Client, outcomes: Sequence[Outcome], running: Container[int] = ()) -> None:
+    """Look up the jobs of these calls, and wait for the end of those whose sessions are `running`."""
+    until = time.monotonic() + PATIENCE
+    by_session = _by_session(sandbox)
+    while time.monotonic() < until and any(
+        job["JobState"] in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+        for session, jobs in by_session.items() if session in running for job in jobs
+    ):  # fmt: skip
+        time.sleep(0.2)
+        by_session = _by_session(sandbox)
     for outcome in outcomes:
-        found = sorted(by_session.get(str(outcome.session), []), key=_place)
+        found = sorted(by_session.get(outcome.session, []), key=_place)
         whole = {int(job.get("HetJobId") or job.get("ArrayJobId") or job["JobId"]) for job in found}
         outcome.ids = tuple(sorted(whole))
         outcome.jobs = tuple(_steady(job) for job in found)
         outcome.stored = tuple(_stored(sandbox.root / "state", int(job["JobId"])) for job in found)
+        if outcome.session in running:
+            outcome.dumped = tuple(_dumped(sandbox.outdir / f"dump-{number}") for number in outcome.ids)
+
+
+def _by_session(sandbox: Client) -> dict[int, list[dict[str, str]]]:
+    text = sandbox.run(["scontrol", "-a", "-o", "show", "jobs"], check=False).stdout
+    found: dict[int, list[dict[str, str]]] = {}
+    for line in re.split(r"\n(?=JobId=)", text):
+        job = fields(line.rstrip("\n"))
+        if "JobId" in job:
+            found.setdefault(int(job["AllocNode:Sid"].rpartition(":")[2]), []).append(job)
+    return found
+
+
+def _dumped(path: Path) -> tuple[bytes, ...]:
+    """What a job that ran wrote down of itself, without what Slurm gives it by its number and its nodes."""
+    try:
+        words = path.read_bytes().split(b"\0")
+    except OSError:
+        return ()
+    return tuple(sorted(word for word in words if not word.startswith((b"SLURM", b"HOSTNAME", b"TMPDIR", b"CUDA", b"GPU", b"ROCR", b"ZE_"))))
 
 
 def _place(job: dict[str, str]) -> int:

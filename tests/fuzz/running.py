@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pwd
@@ -17,9 +18,11 @@ from typing import Any
 from tests.fuzz.call import Call
 from tests.fuzz.probe import Probe, look
 from tests.sandbox.client import Client
+from tests.wrapped import REAL
 
 PATIENCE = 20  # seconds after which a call counts as hung
 PIPE = 4096
+OURS = {"sbatch", "python3", "scontrol"}  # of what a call starts; the rest are its own pipes' other ends
 
 
 @dataclass
@@ -33,8 +36,10 @@ class Outcome:
     seconds: float
     files: tuple[str, ...]
     probe: Probe | None = None
+    alive: tuple[str, ...] = ()  # which of our processes were there when the caller's had ended by the signal
     jobs: tuple[dict[str, str], ...] = ()
     stored: tuple[tuple[bytes, bytes], ...] = ()
+    dumped: tuple[tuple[bytes, ...], ...] = ()  # what its jobs saw, if they ran
     living: tuple[str, ...] = ()
     ids: tuple[int, ...] = field(default=())
 
@@ -59,17 +64,17 @@ class Caller:
         os.chown(here, self._owner, -1)
         begun = time.monotonic()
         process, full = self._start(call, sbatch, here)
+        alive: tuple[str, ...] = ()
         if call.kill and killed:
-            _signal_later(process, *call.kill)
+            alive = _kill(process, *call.kill)
         probe = None
         if full is not None:
             probe = look(process.pid)
             os.read(full, PIPE)
         out, err, hung = _read(process, full)
         files = tuple(sorted(p.name for p in here.iterdir())) if here.exists() else ("gone",)
-        return Outcome(
-            None if hung else process.returncode, out, err, process.pid, time.monotonic() - begun, files, probe
-        )  # fmt: skip
+        status = None if hung else process.returncode
+        return Outcome(status, out, err, process.pid, time.monotonic() - begun, files, probe, alive)
 
     def _start(self, call: Call, sbatch: str, here: Path) -> tuple[subprocess.Popen[bytes], int | None]:
         errors: Any = subprocess.STDOUT if call.merged else subprocess.PIPE
@@ -88,12 +93,26 @@ class Caller:
         return process, full
 
 
-def _signal_later(process: subprocess.Popen[bytes], number: signal.Signals, after: float, group: bool) -> None:
+def _kill(process: subprocess.Popen[bytes], number: signal.Signals, after: float, group: bool) -> tuple[str, ...]:
+    """Send the signal; gives what of the call submits or holds the caller's pipes, though the caller knows it as dead."""
+    assert process.stdout
+    pipes = {os.readlink(f"/proc/self/fd/{file.fileno()}") for file in (process.stdout, process.stderr) if file}
     time.sleep(after)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(process.pid, number)
-    except ProcessLookupError:
-        pass
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if process.wait(1) == -number:
+            return tuple(name for pid, name in sessions().get(process.pid, []) if name in OURS and _goes_on(pid, pipes))
+    return ()
+
+
+def _goes_on(pid: int, pipes: set[str]) -> bool:
+    place = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        words = (place / "cmdline").read_bytes().split(b"\0")
+        submits = os.readlink(place / "exe") == REAL and b"--test-only" not in words
+        return submits or any(os.readlink(entry) in pipes for entry in (place / "fd").iterdir())
+    return False
 
 
 def _read(process: subprocess.Popen[bytes], full: int | None) -> tuple[bytes, bytes, bool]:
@@ -140,7 +159,5 @@ def sessions() -> dict[int, list[tuple[int, str]]]:
 def end(session: int) -> None:
     """Kill what is left of a session."""
     for pid, _ in sessions().get(session, []):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass

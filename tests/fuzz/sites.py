@@ -93,5 +93,6 @@ class Sites:
 
     def _publish(self, name: str) -> None:
         site = SITES[name]
-        self._made[name].publish(site.mode, bad=BAD, **site.publish)
+        up = {p: {"nodes": "", "default": p == "llm", "max_time": None, "state": "UP"} for p in ("llm", "small", "run")}
+        self._made[name].publish(site.mode, bad=BAD, live_fields={"partitions": up}, **site.publish)
         self._fresh[name] = time.monotonic()
