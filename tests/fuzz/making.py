@@ -75,7 +75,7 @@ FLAGS = (
     ("parsable=1", ""), ("hold=1", ""), ("no-kill=off", ""),
 )  # fmt: skip
 # where the sandbox keeps its jobs' output is known to the shell that writes the script
-DUMP = '"{ env -0; umask; ulimit -a; pwd; id; grep Sig[BIC] /proc/self/status; } >${SLURM_CONF%/etc/*}/out/dump-\\$SLURM_JOB_ID\\n"'
+DUMP = '"{ env -0; umask; ulimit -a; id; grep Sig[BIC] /proc/self/status; } >${SLURM_CONF%/etc/*}/out/dump-\\$SLURM_JOB_ID\\n"'
 FILED = ("nodelist", "nodefile", "exclude", "export-file", "bbf")
 SIGNALS = ("KILL", "TERM", "INT", "QUIT", "USR1", "USR2", "ALRM", "PIPE", "XCPU", "HUP")
 NAMES = tuple(LONG_FLAGS + LONG_VALUE)
@@ -121,7 +121,7 @@ class Maker:
         """A call whose job runs and writes down its environment and limits."""
         lines = [f"'#!/bin/bash{self.dice.choice(('', ' -l'))}\\n'", DUMP, f"'exit {self.dice.choice((0, 0, 3))}\\n'"]
         around = [part for part in surroundings.around(self) if part.slot != "redirect"]
-        options = [f"-N{self.dice.randint(1, 2)}", "-p run -t5 -o /dev/null", *self.dice.sample(("--wait", "--export=A=1", "--export=ALL,B='x y'", "-v"), self.dice.randint(0, 1))]
+        options = [f"-N{self.dice.randint(1, 2)}", "-p run -t5 -o /dev/null -D /tmp", *self.dice.sample(("--wait", "--export=A=1", "--export=ALL,B='x y'", "-v"), self.dice.randint(0, 1))]
         parts = [Part("line", line) for line in lines] + [Part("option", option) for option in options]
         stdin = self.dice.choice((Part("script", '"$J"'), Part("redirect", "<j"), Part("redirect", "< <(cat j)")))
         return Call((*parts, *around, stdin), self.site(), runs=True)
