@@ -44,7 +44,8 @@ def _pinned(call: Call, plain: str, ours: str) -> bool:
 
 
 def _demanded(call: Call, plain: str, ours: str) -> bool:
-    return _changes(call) and any("#WORKHORSE" in text and "demand" in text for text in call.texts("line"))
+    texts = (part.text for part in call.parts)
+    return _changes(call) and any(("#WORKHORSE" in text and "demand" in text) or "d=100" in text for text in texts)
 
 
 ALLOWED = (

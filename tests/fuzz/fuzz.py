@@ -96,7 +96,7 @@ def _kind(what: str, plain: object, ours: object) -> str:
     if isinstance(plain, bytes) and isinstance(ours, bytes):
         lines = set(plain.splitlines()), set(ours.splitlines())
         return f"{what} {sorted(lines[0] - lines[1])} {sorted(lines[1] - lines[0])}"
-    return f"{what} {_short(plain, ours)} {_short(ours, plain)}" if not isinstance(plain, (dict, list)) else what
+    return what if isinstance(plain, (dict, list, float)) else f"{what} {_short(plain, ours)} {_short(ours, plain)}"
 
 
 def _short(value: object, other: object) -> str:

@@ -15,6 +15,7 @@ from tests.fuzz.sites import Sites
 from tests.sandbox.client import Client
 from tests.wrapped import REAL
 
+SHRINKING = 20  # seconds at most
 GRACE = 4.0  # seconds in which what a call has left running must end
 
 
@@ -33,7 +34,7 @@ class Pairs:
     def __init__(self, sandbox: Client, sites: Sites, folder: Path) -> None:
         self.sandbox, self.sites, self.caller = sandbox, sites, Caller(sandbox, folder)
         self.jobs = self.ours = 0
-        self._job = False
+        self._job, self._last = False, 0
 
     def compare(self, calls: Sequence[Call]) -> list[list[Difference]]:
         """What differs of each of these calls."""
@@ -41,7 +42,7 @@ class Pairs:
         flat = [outcome for pair in outcomes for outcome in pair]
         self._living([ours for _, ours in outcomes])
         running = {o.session for call, pair in zip(calls, outcomes) if call.runs for o in pair}
-        records.fill(self.sandbox, flat, running)
+        self._last = records.fill(self.sandbox, flat, running, self._last)
         records.cancel(self.sandbox, flat)
         self.jobs += sum(bool(plain.jobs) for plain, _ in outcomes)
         self.ours += sum(_touched(*pair) for pair in outcomes)
@@ -70,7 +71,8 @@ class Pairs:
         kinds = {what for what, _, _ in found}
         self.compare([call])
         job, place = self._job, 0
-        while place < len(call.parts):
+        until = time.monotonic() + SHRINKING
+        while place < len(call.parts) and time.monotonic() < until:
             smaller = call.without(place)
             still = [d for d in self.compare([smaller])[0] if d[0] in kinds]
             if still and self._job >= job:

@@ -21,16 +21,19 @@ NAMES_IDS = {"StdOut", "StdErr"}
 _FIELD = re.compile(r"(?:^| )([A-Za-z][\w/:.]*)=")
 
 
-def fill(sandbox: Client, outcomes: Sequence[Outcome], running: Container[int] = ()) -> None:
-    """Look up the jobs of these calls, and wait for the end of those whose sessions are `running`."""
+def fill(sandbox: Client, outcomes: Sequence[Outcome], running: Container[int] = (), after: int = 0) -> int:
+    """Look up the jobs of these calls, and wait for the end of those whose sessions are `running`; gives the last job's number.
+
+    after: the last job from before these calls (numbers of sessions come again).
+    """
     until = time.monotonic() + PATIENCE
-    by_session = _by_session(sandbox)
+    by_session = _by_session(sandbox, after)
     while time.monotonic() < until and any(
         job["JobState"] in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
         for session, jobs in by_session.items() if session in running for job in jobs
     ):  # fmt: skip
         time.sleep(0.2)
-        by_session = _by_session(sandbox)
+        by_session = _by_session(sandbox, after)
     for outcome in outcomes:
         found = sorted(by_session.get(outcome.session, []), key=_place)
         whole = {int(job.get("HetJobId") or job.get("ArrayJobId") or job["JobId"]) for job in found}
@@ -39,14 +42,15 @@ def fill(sandbox: Client, outcomes: Sequence[Outcome], running: Container[int] =
         outcome.stored = tuple(_stored(sandbox.root / "state", int(job["JobId"])) for job in found)
         if outcome.session in running:
             outcome.dumped = tuple(_dumped(sandbox.outdir / f"dump-{number}") for number in outcome.ids)
+    return max((number for outcome in outcomes for number in outcome.ids), default=after)
 
 
-def _by_session(sandbox: Client) -> dict[int, list[dict[str, str]]]:
+def _by_session(sandbox: Client, after: int) -> dict[int, list[dict[str, str]]]:
     text = sandbox.run(["scontrol", "-a", "-o", "show", "jobs"], check=False).stdout
     found: dict[int, list[dict[str, str]]] = {}
     for line in re.split(r"\n(?=JobId=)", text):
         job = fields(line.rstrip("\n"))
-        if "JobId" in job:
+        if int(job.get("JobId", 0)) > after:
             found.setdefault(int(job["AllocNode:Sid"].rpartition(":")[2]), []).append(job)
     return found
 

@@ -62,8 +62,8 @@ LIMITS = (
 )  # fmt: skip
 REDIRECTS = (
     "<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/null", "2>/dev/null", "3<hosts", "6<hosts", "7<hosts",
-    "8>x8 9>x9", "10<hosts", "63<hosts", "255<hosts", "4<hosts 5<hosts 6<hosts 7<hosts 8<hosts 9<hosts", "3>&1", "7<&0", "6>&2", "<hosts", "</", "< <(sleep 3)",
-    "7<&0 0<&-", "2>&1 >/dev/null", "{3..20}<hosts", "< <(:)", "<<<x", "7< <(sleep 2)", "> >(cat)", "9<>f9",
+    "8>x8 9>x9", "10<hosts", "63<hosts", "255<hosts", "4<hosts 5<hosts 6<hosts 7<hosts 8<hosts 9<hosts", "3>&1", "7<&0", "6>&2", "<hosts", "</", "< <(sleep 3 2>/dev/null)",
+    "7<&0 0<&-", "2>&1 >/dev/null", "{3..20}<hosts", "< <(:)", "<<<x", "7< <(sleep 2 2>/dev/null)", "> >(cat)", "9<>f9",
 )  # fmt: skip
 ARGUMENTS = ("a", "'x y'", "''", "-N9", "--exclude=gpu01", ":", "$'a\\nb'", "'*'", '"$(printf %0100000d 0)"', "--", "--wrap=x", "{1..3000}")
 HOSTS = r"printf 'gpu03\ngpu05\n' >hosts"
