@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """`python -m tests.fuzz --pairs N --seed S`: prints each pair that differs as the smallest shell line that shows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+
 """Two outcomes of one call compared, and what may differ. README has the same list in a few words."""
 
 from __future__ import annotations
@@ -6,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_hook import hostlist, mark
-from slurm_hook.errors import WorkhorseError
+from slurm_hook.common import hostlist
+from slurm_hook.common.errors import WorkhorseError
+from slurm_hook.published import mark
 from tests.fuzz.call import Call
 from tests.fuzz.probe import Probe
 from tests.fuzz.running import Outcome
@@ -142,7 +144,12 @@ def _probes(plain: Probe, ours: Probe | None, sbatch: str) -> list[Difference]:
     options = ("--exclude=", "--comment=", "--nodelist=", "--nodes=")
     left = [word for word in ours.argv if word in plain.argv or not word.startswith(options)]
     _add(found, "argv", list(plain.argv), left)
-    _add(found, "environment of sbatch", list(plain.environment), [e.replace(sbatch.encode(), REAL.encode()) for e in ours.environment])
+    _add(
+        found,
+        "environment of sbatch",
+        list(plain.environment),
+        [e.replace(sbatch.encode(), REAL.encode()) for e in ours.environment],
+    )
     _add(found, "descriptors", _of(plain.descriptors), _of(ours.descriptors))
     _add(found, "process", plain.status, ours.status)
     _add(found, "limits", plain.limits, ours.limits)

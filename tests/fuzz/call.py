@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """What a call of sbatch is made of: parts in slots, which make one bash program; and how the program is run and looked at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+
 """A run: a sandbox made ready, threads that take pairs, and what they find as text."""
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Fuzz:
         for name in ("llm", "small"):
             self.sandbox.run(["scontrol", "update", f"PartitionName={name}", f"State={state}"])
         nodes = ",".join(self.sandbox.nodes)
-        self.sandbox.run(["scontrol", "update", f"NodeName={nodes}", f"AvailableFeatures={features}", f"ActiveFeatures={features}"])
+        self.sandbox.run(
+            ["scontrol", "update", f"NodeName={nodes}", f"AvailableFeatures={features}", f"ActiveFeatures={features}"]
+        )
 
     def run(self, seed: str, places: Sequence[int], threads: int) -> Iterator[str]:
         """Run these pairs; gives what differs, in words."""
@@ -63,7 +66,9 @@ class Fuzz:
                 yield text
         self.jobs, self.ours = sum(w.jobs for w in workers), sum(w.ours for w in workers)
 
-    def _work(self, worker: Pairs, seed: str, batches: queue.SimpleQueue[Sequence[int]], told: queue.SimpleQueue[str | None]) -> None:
+    def _work(
+        self, worker: Pairs, seed: str, batches: queue.SimpleQueue[Sequence[int]], told: queue.SimpleQueue[str | None]
+    ) -> None:
         try:
             while True:
                 places = batches.get_nowait()

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """Draws calls: the same for the same seed and place. Most can be ours and submit; the rest is what people and tools do."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import shlex
 import signal
 from collections.abc import Sequence
 
-from slurm_hook.options import LONG_FLAGS, LONG_VALUE
+from slurm_hook.slurm.sbatch_options import LONG_FLAGS, LONG_VALUE
 from tests.fuzz import surroundings
 from tests.fuzz.call import Call, Part
 from tests.fuzz.sites import SITES
@@ -106,7 +107,11 @@ class Maker:
         site = self.site()
         kill, probe = None, False
         if self.chance(0.06):
-            kill = (signal.Signals["SIG" + self.dice.choice(SIGNALS)], round(self.dice.random() ** 1.5 * 0.15, 4), self.chance(0.3))
+            kill = (
+                signal.Signals["SIG" + self.dice.choice(SIGNALS)],
+                round(self.dice.random() ** 1.5 * 0.15, 4),
+                self.chance(0.3),
+            )
         elif self.chance(0.05):
             probe = True
             parts.append(Part("option", "-v"))
@@ -121,7 +126,11 @@ class Maker:
         """A call whose job runs and writes down its environment and limits."""
         lines = [f"'#!/bin/bash{self.dice.choice(('', ' -l'))}\\n'", DUMP, f"'exit {self.dice.choice((0, 0, 3))}\\n'"]
         around = [part for part in surroundings.around(self) if part.slot != "redirect"]
-        options = [f"-N{self.dice.randint(1, 2)}", "-p run -t5 -o /dev/null -D /tmp", *self.dice.sample(("--wait", "--export=A=1", "--export=ALL,B='x y'", "-v"), self.dice.randint(0, 1))]
+        options = [
+            f"-N{self.dice.randint(1, 2)}",
+            "-p run -t5 -o /dev/null -D /tmp",
+            *self.dice.sample(("--wait", "--export=A=1", "--export=ALL,B='x y'", "-v"), self.dice.randint(0, 1)),
+        ]
         parts = [Part("line", line) for line in lines] + [Part("option", option) for option in options]
         stdin = self.dice.choice((Part("script", '"$J"'), Part("redirect", "<j"), Part("redirect", "< <(cat j)")))
         return Call((*parts, *around, stdin), self.site(), runs=True)

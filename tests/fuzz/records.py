@@ -1,3 +1,4 @@
+
 """What became of calls: Slurm's records of their jobs, looked up for many at once, and what it stored of each."""
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ def _dumped(path: Path) -> tuple[bytes, ...]:
         words = path.read_bytes().split(b"\0")
     except OSError:
         return ()
-    return tuple(sorted(word for word in words if not word.startswith((b"SLURM", b"HOSTNAME", b"TMPDIR", b"CUDA", b"GPU", b"ROCR", b"ZE_"))))
+    return tuple(
+        sorted(
+            word for word in words if not word.startswith((b"SLURM", b"HOSTNAME", b"TMPDIR", b"CUDA", b"GPU", b"ROCR", b"ZE_"))
+        )
+    )
 
 
 def _place(job: dict[str, str]) -> int:

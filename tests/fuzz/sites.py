@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """Installations of ours that calls go through: one for each mode, and some that are broken."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from slurm_hook import snapshot
+from slurm_hook.published import snapshot
 from tests.sandbox.client import Client
 from tests.wrapped import PYTHON, Wrapped
 
@@ -48,7 +49,7 @@ SITES = {
     "python dies": Site(1, python="#!/bin/sh\nkill -9 $$\n"),
     "python talks": Site(1, python="#!/bin/sh\nexec yes\n"),
     "no library": Site(1, spoil=lambda w: os.rename(w.lib, w.root / "gone")),
-    "broken module": Site(1, spoil=lambda w: (w.lib / "slurm_hook" / "decide.py").write_text("import nothing_such\n")),
+    "broken module": Site(1, spoil=lambda w: (w.lib / "slurm_hook" / "decision" / "decide.py").write_text("import nothing_such\n")),
     "broken scores": Site(1, spoil=lambda w: os.truncate(w.public / snapshot.SCORES_NAME, 200)),
     "scores that hang": Site(1, spoil=lambda w: ((w.public / snapshot.SCORES_NAME).unlink(), os.mkfifo(w.public / snapshot.SCORES_NAME))),
     "no folder": Site(1, spoil=lambda w: os.rename(w.public, w.root / "gone")),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """Draws what a call has around it: its script and how sbatch gets that, environment, limits, descriptors."""
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from tests.fuzz.call import Part
 if TYPE_CHECKING:
     from tests.fuzz.making import Maker
 
-FIRST = ("#!/bin/sh\\n", "#!/bin/bash\\n", "#!/bin/bash -l\\n", "#!/bin/sh\\r\\n", "\\n", "\\xef\\xbb\\xbf#!/bin/sh\\n", "echo\\n", "#! /bin/sh\\n")
+FIRST = (
+    "#!/bin/sh\\n",
+    "#!/bin/bash\\n",
+    "#!/bin/bash -l\\n",
+    "#!/bin/sh\\r\\n",
+    "\\n",
+    "\\xef\\xbb\\xbf#!/bin/sh\\n",
+    "echo\\n",
+    "#! /bin/sh\\n",
+)
 LINES = (
     "#SBATCH -N2\\n", "#SBATCH --nodes=3\\n", "#SBATCH -x gpu05\\n", "#SBATCH --exclude=gpu05\\n", "\\n", "# a comment\\n", "#SBATCH -t 5\\n",
     "#SBATCH --job-name=a\"b c\"d\\n", "#SBATCH --comment='a b'\\n", "#SBATCH --comment=a#b --exclude=gpu01\\n", "#SBATCH -N2 # it's\\n",
@@ -65,14 +75,32 @@ REDIRECTS = (
     "8>x8 9>x9", "10<hosts", "63<hosts", "255<hosts", "4<hosts 5<hosts 6<hosts 7<hosts 8<hosts 9<hosts", "3>&1", "7<&0", "6>&2", "<hosts", "</", "< <(sleep 3 2>/dev/null)",
     "7<&0 0<&-", "2>&1 >/dev/null", "{3..20}<hosts", "< <(:)", "<<<x", "7< <(sleep 2 2>/dev/null)", "> >(cat)", "9<>f9",
 )  # fmt: skip
-ARGUMENTS = ("a", "'x y'", "''", "-N9", "--exclude=gpu01", ":", "$'a\\nb'", "'*'", '"$(printf %0100000d 0)"', "--", "--wrap=x", "{1..3000}")
+ARGUMENTS = (
+    "a",
+    "'x y'",
+    "''",
+    "-N9",
+    "--exclude=gpu01",
+    ":",
+    "$'a\\nb'",
+    "'*'",
+    '"$(printf %0100000d 0)"',
+    "--",
+    "--wrap=x",
+    "{1..3000}",
+)
 HOSTS = r"printf 'gpu03\ngpu05\n' >hosts"
 FIFO = "mkfifo f; (timeout 6 sh -c 'echo gpu03,gpu05 >f' </dev/null >/dev/null 2>&1 &)"
 FILES = (
     "<(echo gpu03,gpu05)", "<(echo gpu03,gpu05)", "./hosts", "$PWD/hosts", "./f", "$PWD/f", "/dev/stdin", "/dev/fd/40", "/proc/self/fd/40", "./nothing", "/", "/dev/null",
     "./link",
 )  # fmt: skip
-NEEDS = ((r"hosts", "setup", HOSTS), (r"/f\b|link", "setup", FIFO), (r"link", "setup", "ln -s f link"), (r"fd/40", "redirect", "40< <(echo gpu03,gpu05)"))
+NEEDS = (
+    (r"hosts", "setup", HOSTS),
+    (r"/f\b|link", "setup", FIFO),
+    (r"link", "setup", "ln -s f link"),
+    (r"fd/40", "redirect", "40< <(echo gpu03,gpu05)"),
+)
 
 
 def script(maker: Maker) -> list[Part]:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables
 """Many submissions at once beside all that goes on at a site: no job is lost, shrunk or killed, and `disable` leaves none of ours.
 
 WORKHORSE_STORM=N in the environment makes another number of submissions.
@@ -17,11 +18,11 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_hook import hostlist
+from slurm_hook.common import hostlist
+from tests.integration.test_stages_real import Served
 from tests.sandbox import Sandbox
 from tests.sandbox.client import fields
 from tests.sandbox.users import ORDINARY, SERVICE
-from tests.integration.test_stages_real import Served
 
 pytestmark = pytest.mark.integration
 SIZE = int(os.environ.get("WORKHORSE_STORM") or 200)
@@ -71,7 +72,13 @@ def restart(site: Served) -> None:
     time.sleep(0.5)
     with open(root / "log" / "slurmctld.out", "ab") as log:
         subprocess.Popen(
-            ["slurmctld", "-D"], env=site.sandbox.env, cwd=root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            ["slurmctld", "-D"],
+            env=site.sandbox.env,
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     site.sandbox.poll(lambda: site.sandbox.run(["scontrol", "ping"], check=False).returncode == 0, 30, "slurmctld to answer")
 
@@ -140,7 +147,9 @@ def test_no_job_is_lost_shrunk_or_killed(site: Served):
     assert len(set(numbers)) == len(numbers)
     # while slurmctld is away sbatch fails, as it does without us; most must get through
     assert len(numbers) > SIZE * 0.6, [s for s in sent if s.code]
-    assert all("ontroller" in s.err or "ocket" in s.err or "connect" in s.err for s in sent if s.code), [s for s in sent if s.code]
+    assert all("ontroller" in s.err or "ocket" in s.err or "connect" in s.err for s in sent if s.code), [
+        s for s in sent if s.code
+    ]
     asked = {number: s for number, s in zip(numbers, (s for s in sent if s.code == 0))}
     short = [number for number, place in zip(numbers, (p for p, s in enumerate(sent) if s.code == 0)) if place % 2 == 0]
     site.sandbox.poll(lambda: ended(site, short), 120, "the short jobs to end")
