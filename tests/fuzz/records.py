@@ -15,7 +15,7 @@ from tests.sandbox.client import Client
 VOLATILE = {
     "JobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime", "EndTime", "LastSchedEval", "Priority", "SuspendTime",
     "HetJobIdSet", "ArrayJobId", "HetJobId", "Reason", "RunTime", "Deadline", "SubmitLine", "Scheduler", "SiteFactor",
-    "PreSusTime", "AllocNode:Sid", "NodeList", "BatchHost", "NodeListIndices",
+    "PreSusTime", "AllocNode:Sid", "Dependency", "NodeList", "BatchHost", "NodeListIndices",
 }  # fmt: skip
 PATIENCE = 15  # seconds that a job may take to run
 NAMES_IDS = {"StdOut", "StdErr"}
@@ -85,8 +85,6 @@ def _steady(job: dict[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in job.items() if key not in VOLATILE}
     for key in NAMES_IDS & job.keys():
         kept[key] = re.sub(rf"(?<!\d)({number}|{whole})(?!\d)", "N", job[key])
-    if job.get("Dependency", "(null)") != "(null)":
-        kept["Dependency"] = re.sub(r"\(\w+\)", "", job["Dependency"])
     return kept
 
 
