@@ -179,6 +179,7 @@ def more() -> list[Case]:
         Case("het-exclude-first", ("-N2", "-x", "gpu03", ":", "-N2", "@"), b"#!/bin/sh\ntrue\n"),
         Case("het-exclude-second", ("-N2", ":", "-N2", "-x", "gpu03", "@"), b"#!/bin/sh\ntrue\n"),
         Case("het-script", ("@",), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH -N3\ntrue\n"),
+        Case("het-comment-of-the-second", ("@",), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH -N2 --comment=mine\ntrue\n"),
         Case("het-stdin", (), b"#!/bin/sh\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH -N3\ntrue\n", stdin="pipe"),
         Case("several-partitions", ("-p", "llm,small", "-N2", "@")),
         Case("reservation-unknown", ("--reservation=x", "-N2", "@"), quits=True),

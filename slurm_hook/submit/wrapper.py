@@ -357,7 +357,8 @@ def arguments(case: Case, decision: Decision) -> tuple[str, ...]:
     if decision.nodes and not request.nodes_given:
         added.append(f"--nodes={decision.nodes}")
     asked = mark.parse(request.comment)
-    if not request.comment or asked is not None:
+    # an option on the command line reaches every component of a script
+    if (not request.comment or asked is not None) and all(r.comment == request.comment for r in case.requests):
         told = case.directives
         before = asked or mark.Mark()
         comment = mark.text(mark.Mark(

@@ -12,6 +12,8 @@ from tests.fuzz.fuzz import Fuzz
 from tests.sandbox import Sandbox
 from tests.sandbox.cluster import attach
 
+FIRST = "FirstJobId=100000"  # of few digits a job's number could stand for another one in what is compared
+
 
 def main() -> int:
     """Run; 1 where anything differs."""
@@ -24,7 +26,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.dir:
         return _run(Fuzz(attach(Path(args.dir))), args)
-    with Sandbox() as sandbox:
+    with Sandbox(extra_conf=[FIRST]) as sandbox:
         return _run(Fuzz(sandbox), args)
 
 
@@ -34,7 +36,9 @@ def _run(fuzz: Fuzz, args: argparse.Namespace) -> int:
         for found in fuzz.run(args.seed, range(args.first, args.first + args.pairs), args.threads):
             print(found, flush=True)
     seconds = time.monotonic() - begun
-    print(f"{args.pairs} pairs in {seconds:.0f} s ({args.pairs / seconds:.1f}/s): {fuzz.jobs} with a job, {fuzz.ours} of them changed")
+    print(
+        f"{args.pairs} pairs in {seconds:.0f} s ({args.pairs / seconds:.1f}/s): {fuzz.jobs} with a job, {fuzz.ours} of them changed"
+    )
     print(f"{fuzz.count} differ; {fuzz.known} more by faults that are known (tests/fuzz/allowed.py)")
     return 1 if fuzz.count else 0
 

@@ -1,4 +1,3 @@
-
 """A run: a sandbox made ready, threads that take pairs, and what they find as text."""
 
 from __future__ import annotations

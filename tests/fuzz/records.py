@@ -1,4 +1,3 @@
-
 """What became of calls: Slurm's records of their jobs, looked up for many at once, and what it stored of each."""
 
 from __future__ import annotations
